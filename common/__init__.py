@@ -1,0 +1,1 @@
+"""The contract that gateway, worker and scaler share, and its adapters. Imports none of them."""

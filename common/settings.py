@@ -1,0 +1,153 @@
+"""Every setting there is, read from `IWL_*` once, in a `__main__`. docs/operations.md has the table."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+from uuid import uuid4
+
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from common.errors import SettingsError
+
+PREFIX = "IWL_"
+
+Millis = Annotated[int, Field(ge=0)]
+Seconds = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=0)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+def _name(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,48}", value):
+        raise ValueError("use 1 to 48 letters, digits, '.', '_' or '-'")
+    return value
+
+
+def _namespace(value: str) -> str:
+    if not re.fullmatch(r"\{?[A-Za-z0-9._:-]{1,48}\}?", value):
+        raise ValueError("use 1 to 48 letters, digits, '.', '_', ':' or '-', in braces if need be")
+    return value
+
+
+#: Names end up in key names and JSON written by scripts: a small alphabet needs no escaping there.
+Name = Annotated[str, AfterValidator(_name)]
+
+
+class Durability(StrEnum):
+    SERVER = "server"
+    AOF = "aof"
+    REPLICA = "replica"
+
+
+def default_instance() -> str:
+    """The container's hostname (stable over a restart of the process), else a random name."""
+    if Path("/.dockerenv").exists() or "KUBERNETES_SERVICE_HOST" in os.environ:
+        return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:48]
+    return uuid4().hex[:12]
+
+
+class Settings(BaseSettings):
+    """Durations end in `_ms` (milliseconds) or `_s` (seconds), sizes in `_bytes`."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", frozen=True)
+
+    redis_url: str = "redis://127.0.0.1:6379/0"
+    namespace: Annotated[str, AfterValidator(_namespace)] = "inference"
+    durability: Durability = Durability.SERVER
+
+    host: str = "127.0.0.1"
+    port: Port = 8080
+    max_queue_depth: Count = 10_000
+    max_body_bytes: Annotated[int, Field(ge=1)] = 1 << 20
+    max_result_bytes: Annotated[int, Field(ge=1)] = 4 << 20
+    result_ttl_s: Seconds = 86_400
+    idempotency_ttl_s: Seconds = 86_400
+    dlq_maxlen: Annotated[int, Field(ge=1)] = 100_000
+    recent_max: Count = 1_000
+
+    claim_idle_ms: Annotated[int, Field(ge=100)] = 30_000
+    heartbeat_ms: Annotated[int, Field(ge=10)] | None = None
+    max_attempts: Annotated[int, Field(ge=1, le=100)] = 3
+    retry_backoff_ms: Millis = 500
+    retry_backoff_max_ms: Millis = 30_000
+    job_timeout_ms: Annotated[int, Field(ge=1)] = 600_000
+    drain_ms: Millis = 20_000
+    worker_id: Name | None = None
+    instance: Name = Field(default_factory=default_instance)
+    worker_concurrency: Annotated[int, Field(ge=1, le=256)] = 4
+
+    backend: str = "mock"
+    mock_latency_ms: Millis = 50
+    mock_faults: bool = True
+    vllm_url: str = "http://127.0.0.1:8000/v1"
+    vllm_model: str | None = None
+    vllm_api_key: str | None = Field(default=None, repr=False)
+
+    min_workers: Count = 1
+    max_workers: Annotated[int, Field(ge=1)] = 8
+    scale_interval_ms: Annotated[int, Field(ge=10)] = 1_000
+    scale_stale_ms: Annotated[int, Field(ge=100)] = 15_000
+    scale_up_lag: Annotated[int, Field(ge=1)] = 1
+    scale_down_lag: Count = 0
+    scale_down_window_ms: Millis = 10_000
+
+    metrics_port: Port = 9100
+    log_level: Annotated[str, Field(pattern="^(DEBUG|INFO|WARNING|ERROR)$")] = "INFO"
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Settings:
+        if self.heartbeat_ms is not None and self.heartbeat_ms * 4 > self.claim_idle_ms:
+            raise ValueError("HEARTBEAT_MS: must be at most a quarter of CLAIM_IDLE_MS")
+        if self.idempotency_ttl_s > self.result_ttl_s:
+            raise ValueError("IDEMPOTENCY_TTL_S: must be at most RESULT_TTL_S")
+        if self.min_workers > self.max_workers:
+            raise ValueError("MIN_WORKERS: must be at most MAX_WORKERS")
+        if self.retry_backoff_ms > self.retry_backoff_max_ms:
+            raise ValueError("RETRY_BACKOFF_MS: must be at most RETRY_BACKOFF_MAX_MS")
+        return self
+
+    @property
+    def heartbeat(self) -> timedelta:
+        """Time between two renewals: a quarter of the idle time, at most one second."""
+        ms = self.heartbeat_ms if self.heartbeat_ms is not None else min(1000, self.claim_idle_ms // 4)
+        return timedelta(milliseconds=ms)
+
+    @property
+    def claim_idle(self) -> timedelta:
+        return timedelta(milliseconds=self.claim_idle_ms)
+
+    @property
+    def drain(self) -> timedelta:
+        return timedelta(milliseconds=self.drain_ms)
+
+
+class ClientSettings(BaseSettings):
+    """What the `iwl` client commands read."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", frozen=True)
+
+    api_url: str = "http://127.0.0.1:8080"
+
+
+def load_settings() -> Settings:
+    """Raises SettingsError with one line naming the variable."""
+    try:
+        return Settings()
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = "_".join(str(part) for part in first["loc"]).upper()
+        message = str(first["msg"]).removeprefix("Value error, ")
+        line = f"{PREFIX}{name}: {message}" if name else f"{PREFIX}{message}"
+        raise SettingsError(line) from None
+
+
+def child_environment(**overrides: str) -> dict[str, str]:
+    """This process's environment for a child, with `IWL_*` overrides given without the prefix."""
+    return {**os.environ, **{f"{PREFIX}{name.upper()}": value for name, value in overrides.items()}}

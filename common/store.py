@@ -1,0 +1,409 @@
+"""The port: what gateway, worker and fleet ask of a store. Adapters live beside it; `stores.py` picks one.
+
+A store object is one process's view: it holds at most one worker seat, and `claim` hands out leases for
+that seat. Every method may raise `StoreUnavailable`; every method may be called again after it did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Protocol
+
+from common.job import Cause, Job, JobError, JobRequest, JobStatus, Result, Submission
+
+# ---------------------------------------------------------------- gateway
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    job: Job
+    #: True when the idempotency key (or the job id) had been accepted before; nothing new was queued.
+    replayed: bool
+    #: Jobs queued ahead of this one, None on a replay.
+    position: int | None = None
+
+
+class EventKind(StrEnum):
+    STATE = "state"
+    ATTEMPT = "attempt"
+    CHUNK = "chunk"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEvent:
+    """One line of a job's event stream. `attempt` says that output starts again from nothing."""
+
+    #: Resume point; "" when this job keeps no event log.
+    id: str
+    kind: EventKind
+    attempt: int
+    #: Set for STATE and ATTEMPT. A terminal status is the last event.
+    status: JobStatus | None = None
+    #: Set for CHUNK.
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    #: Page cursor: list_dead(before=cursor) goes on after this one.
+    cursor: str
+    job_id: str
+    owner: str
+    cause: Cause
+    error: str
+    attempts: int
+    died_at: datetime
+    #: None when the request went with the entry (cause `lost`); such a letter cannot be redriven.
+    request: JobRequest | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redriven:
+    #: (dead job id, new job id) in order; with dry_run the new id is "".
+    jobs: tuple[tuple[str, str], ...]
+    #: Dead jobs that matched and have no request left to repeat.
+    unusable: tuple[str, ...]
+
+
+class GatewayStore(Protocol):
+    async def submit(self, submission: Submission, *, max_depth: int = 0) -> Submitted:
+        """Accept a job, durably as configured. `max_depth` 0 means no limit.
+
+        Raises QueueFull, IdempotencyConflict, StoreFull."""
+        ...
+
+    async def get(self, job_id: str) -> Job:
+        """Raises JobNotFound, JobExpired."""
+        ...
+
+    async def wait(self, job_id: str, timeout: timedelta) -> Job:
+        """The job once it has ended, or as it stands when the time is up. Raises as `get`."""
+        ...
+
+    async def cancel(self, job_id: str) -> Job:
+        """The cancelled job (also when it was cancelled before). Raises as `get`, and JobEnded."""
+        ...
+
+    def events(self, job_id: str, after: str | None = None) -> AsyncIterator[JobEvent]:
+        """State changes and chunks, ending after the terminal state. Raises as `get`."""
+        ...
+
+    async def list_jobs(
+        self, *, status: JobStatus | None = None, limit: int = 50, before: str | None = None
+    ) -> list[Job]:
+        """Recent jobs, newest first; `before` is a job id."""
+        ...
+
+    async def list_dead(self, *, limit: int = 50, before: str | None = None) -> list[DeadLetter]:
+        """Dead jobs, newest first; `before` is a cursor."""
+        ...
+
+    async def redrive(
+        self,
+        *,
+        ids: Sequence[str] | None = None,
+        cause: Cause | None = None,
+        limit: int = 100,
+        dry_run: bool = False,
+    ) -> Redriven:
+        """Queue dead jobs again as new jobs with a new budget, oldest first.
+
+        `ids` are job ids. Neither ids nor cause means all, up to limit. Raises StoreFull."""
+        ...
+
+
+# ---------------------------------------------------------------- worker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """The right to run one attempt of one job, until it is settled, lost or not extended in time."""
+
+    job_id: str
+    #: The fence: only its holder may extend, append or settle.
+    token: str
+    #: Number of this start.
+    attempt: int
+    request: JobRequest
+    #: The adapter's handle of the delivery.
+    receipt: str
+    #: From acceptance to this start; set on the first start only.
+    queued_for: timedelta | None = None
+    #: True when another worker crashed or stalled with this job before.
+    reclaimed: bool = False
+    #: Last start after a crash: no other job may run on this worker meanwhile; `claim` sees to it.
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """What one `claim` brought."""
+
+    leases: tuple[Lease, ...] = ()
+    #: Deliveries of jobs that had already ended: removed, not run.
+    short_circuits: int = 0
+    #: Deliveries with no job behind them (foreign, broken, superseded): removed.
+    discarded: int = 0
+    #: Jobs that ended `failed` here, their budget spent by crashes.
+    crashed_out: int = 0
+    #: Jobs that ended `expired` here.
+    expired: int = 0
+
+
+class LeaseState(StrEnum):
+    HELD = "held"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    #: Another worker holds the job, or it has ended otherwise.
+    TAKEN = "taken"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    lease: Lease
+    result: Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    lease: Lease
+    error: JobError
+    #: When to try again; None is never. The store decides whether budget and deadline allow it.
+    retry_in: timedelta | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Released:
+    """The model was not asked: back to the queue, the start refunded."""
+
+    lease: Lease
+
+
+Settlement = Finished | Failed | Released
+
+
+class Settled(StrEnum):
+    SUCCEEDED = "succeeded"
+    RETRYING = "retrying"
+    FAILED = "failed"
+    #: The retry would have come after the job's deadline.
+    EXPIRED = "expired"
+    RELEASED = "released"
+    #: The lease was no longer ours; nothing was written.
+    LOST = "lost"
+
+
+class WorkerStore(Protocol):
+    async def claim(self, limit: int, wait: timedelta, *, fresh: bool = True) -> Claimed:
+        """Begin up to `limit` jobs, waiting up to `wait` for the first one. Call from one task only.
+
+        Covers new deliveries, this seat's own unfinished ones after a restart or reconnect, and jobs
+        whose worker has been silent too long; `fresh=False` leaves new deliveries out. Raises SeatLost
+        when this process has no seat (any more): announce again."""
+        ...
+
+    async def interrupt(self) -> None:
+        """End a waiting `claim` at once."""
+        ...
+
+    async def extend(self, leases: Sequence[Lease]) -> list[LeaseState]:
+        """Renew leases; one answer each, in order."""
+        ...
+
+    async def append(self, lease: Lease, seq: int, text: str) -> bool:
+        """Add a chunk to the job's event log. `seq` counts 1, 2, ... per lease. False: lease lost."""
+        ...
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        """End attempts, all kinds mixed; one answer each, in order. Settling twice gives the same answer."""
+        ...
+
+
+# ---------------------------------------------------------------- fleet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Presence:
+    """What a worker says of itself at every heartbeat."""
+
+    #: Stable identity of the container or pod: a restart under the same one takes its slot back at once.
+    instance: str
+    #: Explicit worker id, or None for the lowest free `worker-N`.
+    worker_id: str | None = None
+    concurrency: int = 1
+    busy: int = 0
+    #: Whether the backend is ready.
+    ready: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    worker: str
+    #: Rises with every change of holder; calls under an older one are refused.
+    epoch: int
+    #: False: this worker is above the desired count and reads no new jobs.
+    active: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """Counts read in one instant. `lag` and `pending` are None when the store cannot tell."""
+
+    at: datetime
+    submitted: int
+    awaiting_upload: int
+    queued: int
+    running: int
+    #: Waiting for a delayed retry.
+    retrying: int
+    succeeded: int
+    failed: int
+    cancelled: int
+    expired: int
+    dead_letters: int
+    #: Queued and never delivered to a worker.
+    lag: int | None
+    #: Delivered and not yet settled.
+    pending: int | None
+
+    @property
+    def ended(self) -> int:
+        return self.succeeded + self.failed + self.cancelled + self.expired
+
+    @property
+    def unfinished(self) -> int:
+        return self.awaiting_upload + self.queued + self.running + self.retrying
+
+    @property
+    def unaccounted(self) -> int:
+        """Promise P1: zero, or somebody else wrote to our keys."""
+        return self.submitted - self.unfinished - self.ended
+
+
+class Reason(StrEnum):
+    """Why the scaler decided as it did."""
+
+    #: The first decision of a fleet that had none.
+    START = "start"
+    BACKLOG_UP = "backlog_up"
+    #: Work waits and nobody is there.
+    WAKE = "wake"
+    STEADY = "steady"
+    #: Fewer would do, but work is in flight or lag is above the threshold.
+    HOLD_BUSY = "hold_busy"
+    #: Fewer would do; the window is not over.
+    HOLD_WINDOW = "hold_window"
+    SCALE_DOWN = "scale_down"
+    #: The new limits asked for another count.
+    CLAMPED = "clamped"
+    #: The store could not be read or does not know; the last decision stands.
+    UNKNOWN_INPUT = "unknown_input"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    desired: int
+    reason: Reason
+    lag: int | None
+    pending: int | None
+    retrying: int | None
+    min: int
+    max: int
+    #: False: input was unknown; publishing it does not refresh the view's age.
+    observed: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleChange:
+    at: datetime
+    desired: int
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerView:
+    worker: str
+    instance: str
+    concurrency: int
+    busy: int
+    ready: bool
+    seen_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleView:
+    """What `GET /v1/scale` shows. Before the first decision `decision` and `updated_at` are None."""
+
+    decision: Decision | None
+    updated_at: datetime | None
+    age: timedelta | None
+    stale: bool
+    leader: str | None
+    workers: tuple[WorkerView, ...]
+    #: Newest first; only changes of the desired count.
+    history: tuple[ScaleChange, ...]
+
+    @property
+    def live(self) -> int:
+        return len(self.workers)
+
+    @property
+    def busy(self) -> int:
+        return sum(1 for worker in self.workers if worker.busy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tended:
+    """What one round of time keeping did, in jobs."""
+
+    #: Time until something is known to be due; None when nothing waits.
+    next_in: timedelta | None
+    #: Delayed retries queued again.
+    promoted: int = 0
+    #: Jobs that ended `expired`.
+    expired: int = 0
+    #: Jobs whose queue entry was gone and that were queued again.
+    requeued: int = 0
+    #: Jobs that ended `failed`, cause `lost`: entry and request were gone.
+    lost: int = 0
+
+
+class FleetStore(Protocol):
+    async def announce(self, presence: Presence) -> Seat:
+        """Take or keep this process's seat. Call at every heartbeat. Raises SlotTaken."""
+        ...
+
+    async def retire(self) -> None:
+        """Give this process's seat back."""
+        ...
+
+    async def depth(self) -> Backlog: ...
+
+    async def tend(self) -> Tended:
+        """Do what is due by the clock: delayed retries, deadlines, entries that somebody else removed.
+
+        Scaler and workers call it when `next_in` is over and at least every second."""
+        ...
+
+    async def lead(self, candidate: str, ttl: timedelta) -> int | None:
+        """Become or stay the one leading scaler: the term's number, or None while another leads."""
+        ...
+
+    async def publish_scale(self, decision: Decision, term: int) -> None:
+        """Raises TermOver when another scaler leads by now."""
+        ...
+
+    async def scale(self) -> ScaleView: ...
+
+
+class Store(GatewayStore, WorkerStore, FleetStore, Protocol):
+    async def start(self) -> None:
+        """Check that the store can keep its promises. Raises StoreRefused."""
+        ...
+
+    async def ping(self) -> None: ...
+
+    async def aclose(self) -> None: ...

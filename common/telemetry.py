@@ -1,0 +1,176 @@
+"""Every instrument and the log format. One process per container, so no multiprocess mode.
+
+No job or worker ids as labels. Every label value that a dashboard or alert can ask for exists from the
+start, so that "never happened" reads 0 and not "no data". Times are seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from datetime import UTC, datetime
+from enum import StrEnum
+
+import msgspec
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from common.job import TERMINAL, Cause, Outcome
+from common.store import Reason
+
+#: From a mock's 5 ms to a long generation's 10 minutes.
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+
+class Refusal(StrEnum):
+    """Why the gateway did not accept a job."""
+
+    FULL = "full"
+    INVALID = "invalid"
+    CONFLICT = "conflict"
+    UNAVAILABLE = "unavailable"
+    TOO_LARGE = "too_large"
+
+
+class GatewayMetrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.submitted = Counter("iwl_jobs_submitted", "Jobs accepted.", registry=registry)
+        self.replayed = Counter("iwl_jobs_replayed", "Submits that were replays.", registry=registry)
+        self.refused = Counter("iwl_jobs_refused", "Submits refused.", ["reason"], registry=registry)
+        self.http = Counter(
+            "iwl_http_requests",
+            "HTTP requests.",
+            ["method", "route", "code"],
+            registry=registry,
+        )
+        self.http_seconds = Histogram(
+            "iwl_http_request_seconds",
+            "Time to answer, long polls and event streams left out.",
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self.streams = Gauge("iwl_event_streams", "Open event streams.", registry=registry)
+        self.backlog = BacklogGauges(registry)
+        for reason in Refusal:
+            self.refused.labels(reason)
+
+
+class WorkerMetrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.jobs = Counter(
+            "iwl_jobs_ended", "Jobs this worker ended, by status.", ["status"], registry=registry
+        )
+        self.attempts = Counter("iwl_attempts", "Attempts by outcome.", ["outcome"], registry=registry)
+        self.failures = Counter("iwl_job_failures", "Jobs failed, by cause.", ["cause"], registry=registry)
+        self.reclaims = Counter("iwl_reclaims", "Attempts begun after another was lost.", registry=registry)
+        self.short_circuits = Counter(
+            "iwl_short_circuits", "Deliveries of jobs that had already ended, not run.", registry=registry
+        )
+        self.discarded = Counter(
+            "iwl_entries_discarded", "Deliveries without a job behind them, removed.", registry=registry
+        )
+        self.stale_writes = Counter(
+            "iwl_stale_writes", "Outcomes refused because the lease was lost.", registry=registry
+        )
+        self.model_calls = Counter("iwl_model_calls", "Calls to the backend.", registry=registry)
+        self.queue_seconds = Histogram(
+            "iwl_job_queue_seconds", "Acceptance to first start.", buckets=SECONDS, registry=registry
+        )
+        self.crashed_out = Counter(
+            "iwl_jobs_crashed_out", "Jobs ended at a claim, their budget spent by crashes.", registry=registry
+        )
+        self.promoted = Counter("iwl_retries_promoted", "Delayed retries queued again.", registry=registry)
+        self.requeued = Counter(
+            "iwl_jobs_requeued", "Jobs whose lost entry was added again.", registry=registry
+        )
+        self.lost = Counter(
+            "iwl_jobs_lost", "Jobs ended because entry and request were gone.", registry=registry
+        )
+        self.run_seconds = Histogram(
+            "iwl_job_run_seconds", "Start to end of an attempt.", buckets=SECONDS, registry=registry
+        )
+        self.total_seconds = Histogram(
+            "iwl_job_total_seconds",
+            "Acceptance to the end of a job that needed one attempt.",
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self.busy = Gauge("iwl_worker_busy", "Jobs running on this worker.", registry=registry)
+        self.slots = Gauge("iwl_worker_slots", "Jobs this worker can run at once.", registry=registry)
+        self.ready = Gauge("iwl_worker_ready", "1 when the backend is ready.", registry=registry)
+        self.active = Gauge("iwl_worker_active", "1 when the scale lets this worker read.", registry=registry)
+        self.tokens = Counter("iwl_tokens", "Tokens through the model.", ["direction"], registry=registry)
+        self.loop_lag = Gauge(
+            "iwl_loop_lag_seconds", "Delay of the event loop's last heartbeat.", registry=registry
+        )
+        for status in TERMINAL:
+            self.jobs.labels(status)
+        for outcome in Outcome:
+            self.attempts.labels(outcome)
+        for cause in Cause:
+            self.failures.labels(cause)
+        for direction in ("in", "out"):
+            self.tokens.labels(direction)
+
+
+class BacklogGauges:
+    """The store's counts, as last read by the process that exports them."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.lag = Gauge("iwl_queue_lag", "Queued and never delivered; NaN when unknown.", registry=registry)
+        self.pending = Gauge(
+            "iwl_queue_pending", "Delivered, not settled; NaN when unknown.", registry=registry
+        )
+        self.retrying = Gauge("iwl_queue_retrying", "Waiting for a delayed retry.", registry=registry)
+        self.dead_letters = Gauge("iwl_dead_letters", "Length of the dead-letter queue.", registry=registry)
+        self.unaccounted = Gauge(
+            "iwl_jobs_unaccounted", "Submitted less all that is known of; must be 0.", registry=registry
+        )
+        self.jobs = Gauge("iwl_jobs", "Jobs by state.", ["state"], registry=registry)
+        for state in ("queued", "running", "retrying", "succeeded", "failed", "cancelled", "expired"):
+            self.jobs.labels(state)
+
+
+class ScalerMetrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.desired = Gauge("iwl_workers_desired", "Published worker count.", registry=registry)
+        self.live = Gauge("iwl_workers_live", "Workers seen lately.", registry=registry)
+        self.busy = Gauge("iwl_workers_busy", "Workers with a job.", registry=registry)
+        self.leader = Gauge("iwl_scaler_leader", "1 when this scaler leads.", registry=registry)
+        self.age = Gauge("iwl_scale_age_seconds", "Age of the last observed input.", registry=registry)
+        self.decisions = Counter("iwl_scale_decisions", "Decisions by reason.", ["reason"], registry=registry)
+        self.backlog = BacklogGauges(registry)
+        for reason in Reason:
+            self.decisions.labels(reason)
+
+
+#: Attributes every LogRecord has; whatever else it carries came in `extra` and goes into the line.
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, service, message, then the `extra` fields (job_id, attempt)."""
+
+    def __init__(self, service: str) -> None:
+        super().__init__()
+        self._service = service
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "service": self._service,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {key: value for key, value in vars(record).items() if key not in _STANDARD}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line, enc_hook=str).decode()
+
+
+def configure_logging(service: str, level: str) -> None:
+    """JSON lines on standard error, for this process."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter(service))
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
