@@ -8,7 +8,7 @@ import socket
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import uuid4
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
@@ -136,10 +136,10 @@ class ClientSettings(BaseSettings):
     api_url: str = "http://127.0.0.1:8080"
 
 
-def load_settings() -> Settings:
-    """Raises SettingsError with one line naming the variable."""
+def load_settings(**overrides: Any) -> Settings:
+    """Raises SettingsError with one line naming the variable. Overrides win over the environment."""
     try:
-        return Settings()
+        return Settings(**overrides)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = "_".join(str(part) for part in first["loc"]).upper()

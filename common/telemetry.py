@@ -7,6 +7,7 @@ start, so that "never happened" reads 0 and not "no data". Times are seconds.
 from __future__ import annotations
 
 import logging
+import math
 import sys
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -15,7 +16,7 @@ import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from common.job import TERMINAL, Cause, Outcome
-from common.store import Reason
+from common.store import Backlog, Reason
 
 #: From a mock's 5 ms to a long generation's 10 minutes.
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -128,6 +129,28 @@ class BacklogGauges:
         self.jobs = Gauge("iwl_jobs", "Jobs by state.", ["state"], registry=registry)
         for state in ("queued", "running", "retrying", "succeeded", "failed", "cancelled", "expired"):
             self.jobs.labels(state)
+
+    def show(self, backlog: Backlog) -> None:
+        self.lag.set(math.nan if backlog.lag is None else backlog.lag)
+        self.pending.set(math.nan if backlog.pending is None else backlog.pending)
+        self.retrying.set(backlog.retrying)
+        self.dead_letters.set(backlog.dead_letters)
+        self.unaccounted.set(backlog.unaccounted)
+        for state, count in (
+            ("queued", backlog.queued),
+            ("running", backlog.running),
+            ("retrying", backlog.retrying),
+            ("succeeded", backlog.succeeded),
+            ("failed", backlog.failed),
+            ("cancelled", backlog.cancelled),
+            ("expired", backlog.expired),
+        ):
+            self.jobs.labels(state).set(count)
+
+    def show_unknown(self) -> None:
+        """The store cannot be read: NaN, which no alert reads as "fine"."""
+        for gauge in (self.lag, self.pending, self.retrying, self.unaccounted):
+            gauge.set(math.nan)
 
 
 class ScalerMetrics:

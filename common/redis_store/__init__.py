@@ -1,0 +1,1 @@
+"""Adapter A: Redis Streams. The only package that imports `redis`."""

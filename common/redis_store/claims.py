@@ -1,0 +1,308 @@
+"""Claiming: reading deliveries on a connection of its own and beginning their attempts.
+
+A claim looks in this order: this seat's own unfinished deliveries (after a start, a reconnect, or once a
+suspect can have the worker to itself), deliveries idle for too long (one sweeping worker at a time), then
+new ones. Everything found goes through one variadic `begin`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, cast
+
+import msgspec
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from common.errors import SeatLost
+from common.job import JobRequest
+from common.redis_store import records
+from common.redis_store.calls import Calls, group_is_missing, translate
+from common.redis_store.keys import GROUP, Keys
+from common.redis_store.scripts import Begun, Scripts
+from common.settings import Settings
+from common.store import Claimed, Lease
+
+log = logging.getLogger(__name__)
+
+#: Time between two sweeps by the worker that holds the sweep lock, in seconds.
+SWEEP_EVERY = 0.25
+#: How long a killed sweeper keeps the others from sweeping.
+SWEEP_LOCK_MS = 1000
+#: Entries looked at per read of old deliveries.
+PAGE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where this process sits: set by `announce`, cleared when the seat is lost."""
+
+    worker: str
+    instance: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    entry: str
+    job_id: str
+    request: JobRequest
+
+
+class Claims:
+    def __init__(
+        self,
+        connect: Callable[[], Redis],
+        keys: Keys,
+        calls: Calls,
+        scripts: Scripts,
+        settings: Settings,
+        process: str,
+    ) -> None:
+        self._connect = connect
+        self._keys = keys
+        self._calls = calls
+        self._scripts = scripts
+        self._settings = settings
+        self._process = process
+        self._reader: Redis | None = None
+        self._reader_id: int | None = None
+        self._place: Place | None = None
+        self._serial = itertools.count(1)
+        #: Leases handed out and not settled, by receipt.
+        self._held: dict[str, Lease] = {}
+        #: Tokens of begins whose answer has not come: a begin sent again must bring the same one (P4).
+        self._tokens: dict[str, str] = {}
+        #: Entries that `begin` put off: a suspect among us runs alone.
+        self._deferred: set[str] = set()
+        #: Where to go on reading this seat's own deliveries; None when there is nothing more to recover.
+        self._recover_from: str | None = None
+        self._sweep_cursor = "0-0"
+        self._sweep_at = 0.0
+        self._room = asyncio.Event()
+
+    @property
+    def worker(self) -> str:
+        return self._place.worker if self._place else ""
+
+    @property
+    def busy(self) -> int:
+        return len(self._held)
+
+    def sit_down(self, place: Place) -> None:
+        if place != self._place:
+            self._place = place
+            self._deferred.clear()
+            self._recover_from = "0-0"
+
+    def stand_up(self) -> None:
+        self._place = None
+
+    def let_go(self, leases: Iterable[Lease]) -> None:
+        for lease in leases:
+            self._held.pop(lease.receipt, None)
+        self._room.set()
+
+    async def claim(self, limit: int, wait: timedelta, *, fresh: bool) -> Claimed:
+        if self._place is None:
+            raise SeatLost
+        self._room.clear()
+        if any(lease.alone for lease in self._held.values()) or (self._deferred and self._held):
+            await self._pause(wait.total_seconds())
+            return Claimed()
+        if self._deferred:
+            self._deferred.clear()
+            self._recover_from = "0-0"
+        try:
+            for source in (self._recover, self._sweep):
+                claimed = await source(limit)
+                if claimed != Claimed():
+                    return claimed
+            return await self._read_new(limit, wait.total_seconds(), fresh)
+        except BaseException as error:
+            # What was delivered and not begun is in this seat's own deliveries.
+            self._recover_from, self._reader_id = "0-0", None
+            if isinstance(error, (RedisError, OSError)):
+                raise translate(error) from error
+            raise
+
+    async def interrupt(self) -> None:
+        """Ends a blocked read without losing what it may just have been given."""
+        self._room.set()
+        if self._reader_id is not None:
+            await self._calls.start("CLIENT", "UNBLOCK", self._reader_id)
+
+    async def renew_deferred(self) -> None:
+        if self._deferred and self._place:
+            await self._calls.start(
+                "XCLAIM", self._keys.jobs, GROUP, self.worker, 0, *self._deferred, "JUSTID"
+            )
+
+    async def aclose(self) -> None:
+        if self._reader is not None:
+            await self._reader.aclose()
+
+    # ---- the three sources
+
+    async def _recover(self, limit: int) -> Claimed:
+        """This seat's own deliveries that nobody here holds."""
+        while self._recover_from is not None:
+            entries = await self._read(self._recover_from, max(limit, PAGE))
+            mine = [entry for entry in entries if entry[0].decode() not in self._held]
+            claimed = await self._begin(mine[:limit])
+            if len(mine) > limit:
+                self._recover_from = mine[limit - 1][0].decode()
+            elif entries:
+                self._recover_from = entries[-1][0].decode()
+            else:
+                self._recover_from = None
+            if claimed != Claimed():
+                return claimed
+        return Claimed()
+
+    async def _sweep(self, limit: int) -> Claimed:
+        """Deliveries whose worker has been silent too long, by one sweeping worker at a time."""
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._sweep_at:
+            return Claimed()
+        if not await self._scripts.lock(name="sweep", holder=self._process, ttl=SWEEP_LOCK_MS):
+            self._sweep_at = loop.time() + SWEEP_LOCK_MS / 1000
+            return Claimed()
+        self._sweep_at = loop.time() + SWEEP_EVERY
+        while True:
+            reply = await self._calls.start(
+                "XAUTOCLAIM", self._keys.jobs, GROUP, self.worker, self._settings.claim_idle_ms,
+                self._sweep_cursor, "COUNT", limit,
+            )  # fmt: skip
+            cursor, entries, *_ = cast(list[Any], reply)
+            self._sweep_cursor = cursor.decode()
+            claimed = await self._begin([entry for entry in entries if entry[0].decode() not in self._held])
+            if claimed != Claimed():
+                self._sweep_at = 0.0
+                return claimed
+            if self._sweep_cursor == "0-0":
+                return Claimed()
+
+    async def _read_new(self, limit: int, wait: float, fresh: bool) -> Claimed:
+        # Bounded by the next sweep, which this same task does.
+        wait = min(wait, max(0.0, self._sweep_at - asyncio.get_running_loop().time()))
+        if not fresh:
+            await self._pause(wait)
+            return Claimed()
+        return await self._begin(await self._read(">", limit, block=int(wait * 1000) or None))
+
+    async def _pause(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._room.wait(), seconds)
+
+    async def _read(self, after: str, limit: int, block: int | None = None) -> list[Any]:
+        reader = await self._connected()
+        blocking = () if block is None else ("BLOCK", block)
+        try:
+            reply = await reader.execute_command(
+                "XREADGROUP",
+                "GROUP",
+                GROUP,
+                self.worker,
+                "COUNT",
+                limit,
+                *blocking,
+                "STREAMS",
+                self._keys.jobs,
+                after,
+            )
+        except RedisError as error:
+            if not group_is_missing(error):
+                raise
+            await self._calls.run("group")
+            return []
+        return cast(Any, reply)[0][1] if reply else []
+
+    async def _connected(self) -> Redis:
+        if self._reader is None:
+            self._reader = self._connect()
+        if self._reader_id is None:
+            self._reader_id = cast(int, await self._reader.client_id())
+        return self._reader
+
+    # ---- begin
+
+    async def _begin(self, entries: Sequence[Any]) -> Claimed:
+        if not entries or self._place is None:
+            return Claimed()
+        deliveries, broken = _parse(entries)
+        if broken:
+            log.warning("removed entries that are no jobs", extra={"entries": broken})
+            await self._scripts.drop(entries=broken)
+        for delivery in deliveries:
+            self._tokens.setdefault(delivery.entry, f"{self._process}-{next(self._serial):x}")
+        begun = await self._scripts.begin(
+            idle=self._settings.claim_idle_ms,
+            max_attempts=self._settings.max_attempts,
+            worker=self._place.worker,
+            instance=self._place.instance,
+            epoch=self._place.epoch,
+            busy=len(self._held),
+            deliveries=[(d.entry, d.job_id, self._tokens[d.entry]) for d in deliveries],
+        )
+        return self._take(deliveries, begun, discarded=len(broken))
+
+    def _take(self, deliveries: Sequence[Delivery], begun: Sequence[Begun], discarded: int) -> Claimed:
+        words = [answer.word for answer in begun]
+        if "usurped" in words:
+            self._place = None
+            raise SeatLost
+        leases: list[Lease] = []
+        for delivery, answer in zip(deliveries, begun, strict=True):
+            token = self._tokens.pop(delivery.entry)
+            if answer.word == "run":
+                lease = _lease(delivery, token, answer)
+                self._held[lease.receipt] = lease
+                leases.append(lease)
+            elif answer.word == "later":
+                self._deferred.add(delivery.entry)
+            elif answer.word in ("gone", "broken"):
+                log.warning(
+                    "delivery without a job", extra={"job_id": delivery.job_id, "entry": delivery.entry}
+                )
+        return Claimed(
+            leases=tuple(leases),
+            short_circuits=words.count("done"),
+            discarded=discarded + words.count("stale") + words.count("gone") + words.count("broken"),
+            crashed_out=words.count("dead"),
+            expired=words.count("expired"),
+        )
+
+
+def _parse(entries: Sequence[Any]) -> tuple[list[Delivery], list[str]]:
+    """Deliveries, and the ids of entries that are none: deleted ones (no fields) and foreign ones."""
+    deliveries: list[Delivery] = []
+    broken: list[str] = []
+    for raw_id, flat in entries:
+        entry = cast(bytes, raw_id).decode()
+        try:
+            fields = records.pairs(flat)
+            request = records.decode_request(fields["request"], fields.get("shown"))
+            deliveries.append(Delivery(entry, fields["job_id"].decode(), request))
+        except (KeyError, TypeError, ValueError, msgspec.DecodeError):
+            broken.append(entry)
+    return deliveries, broken
+
+
+def _lease(delivery: Delivery, token: str, begun: Begun) -> Lease:
+    return Lease(
+        job_id=delivery.job_id,
+        token=token,
+        attempt=begun.attempt,
+        request=delivery.request,
+        receipt=delivery.entry,
+        queued_for=None if begun.waited < 0 else timedelta(milliseconds=begun.waited),
+        reclaimed=begun.reclaimed,
+        alone=begun.alone,
+    )

@@ -1,0 +1,55 @@
+#!lua flags=allow-oom
+-- Takes or keeps a worker's slot.
+-- KEYS     namespace
+-- ARGV     instance, process (random), worker_id ('' = lowest free worker-N), seat held so far ('' = none),
+--          lost ('1': had a seat and lost it), movable ('1'), ttl (ms), keep (ms), concurrency, busy, ready
+-- Answers  seat name epoch desired (-1: none) scale age (ms) | taken
+-- Promise  P3: the epoch rises with every new holder. P4: a process finds its own seat again. P7: TTLs.
+-- @include keys
+local instance, process, wanted, held, lost, movable = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local ttl, keep = tonumber(ARGV[7]), tonumber(ARGV[8])
+
+local function owner(name) return redis.call('HMGET', worker_key(name), 'instance', 'process') end
+local function free(name)
+  local until_ms = redis.call('ZSCORE', WORKERS, name)
+  return not until_ms or tonumber(until_ms) <= now
+end
+-- A restart under the same instance takes its slot back at once; a process that lost it does not fight back.
+local function mine(name) return lost ~= '1' and owner(name)[1] == instance end
+
+local function choose()
+  if wanted ~= '' then return (free(wanted) or mine(wanted)) and wanted or nil end
+  for _, name in ipairs(redis.call('ZRANGE', WORKERS, 0, -1)) do
+    if mine(name) then return name end
+  end
+  local n = 1
+  while not free('worker-' .. n) do n = n + 1 end
+  return 'worker-' .. n
+end
+
+local function lower_free()
+  for n = 1, (tonumber(string.match(held, '^worker%-(%d+)$')) or 1) - 1 do
+    if free('worker-' .. n) then return 'worker-' .. n end
+  end
+end
+
+local name = held ~= '' and owner(held)[2] == process and held or nil
+local better = name and movable == '1' and wanted == '' and lower_free()
+if better then
+  redis.call('DEL', worker_key(name))
+  redis.call('ZREM', WORKERS, name)
+end
+name = better or name or choose()
+if not name then return {'taken'} end
+
+local key = worker_key(name)
+if owner(name)[2] ~= process then
+  redis.call('DEL', key)
+  redis.call('HSET', key, 'instance', instance, 'process', process, 'epoch', redis.call('HINCRBY', COUNTS, 'epoch', 1))
+end
+redis.call('HSET', key, 'concurrency', ARGV[9], 'busy', ARGV[10], 'ready', ARGV[11], 'seen', int(now))
+redis.call('PEXPIRE', key, keep)
+redis.call('ZADD', WORKERS, int(now + ttl), name)
+local scale = redis.call('HMGET', SCALE, 'desired', 'updated')
+local age = scale[2] and now - tonumber(scale[2]) or -1
+return {'seat', name, tonumber(redis.call('HGET', key, 'epoch')), tonumber(scale[1] or -1), age}

@@ -1,0 +1,21 @@
+#!lua flags=allow-oom
+-- Ends jobs whose deadline has passed, wherever they are.
+-- KEYS     namespace
+-- ARGV     1-3 see ending, limit
+-- Answers  number of jobs ended, milliseconds until the next deadline (-1: none waits)
+-- Promise  P4 and P8: guarded by deadline <= TIME, so any number of time keepers may run it.
+-- @include keys record events queue ending
+local ids = redis.call('ZRANGEBYSCORE', DEADLINES, '-inf', int(now), 'LIMIT', 0, ARGV[4])
+local ended = 0
+for _, id in ipairs(ids) do
+  local job = read_record(id)
+  if job and job.deadline then
+    local _, shown = load_request(job)
+    end_job(job, {status = 'expired', shown = shown})
+    ended = ended + 1
+  else
+    redis.call('ZREM', DEADLINES, id)
+  end
+end
+local first = redis.call('ZRANGE', DEADLINES, 0, 0, 'WITHSCORES')[2]
+return {ended, first and math.max(0, tonumber(first) - now) or -1}

@@ -1,0 +1,56 @@
+-- Ending a job. Scripts that include this take the result TTL, the idempotency TTL (milliseconds) and the
+-- length of the dead-letter stream as ARGV 1 to 3.
+local RESULT_TTL, IDEM_TTL, DLQ_MAXLEN = ARGV[1], ARGV[2], ARGV[3]
+
+-- The ended record: what a client may read, plus the ending token (P4). Its first two fields are fixed:
+-- read_ending looks at them. An attempt that was running is told by `started`; derived fields are left out.
+local function ended_record(job, ending)
+  local parts = {'{"status":"', ending.status, '","token":"', ending.token or '', '"'}
+  local function put(name, json)
+    parts[#parts + 1] = ',"' .. name .. '":'
+    parts[#parts + 1] = json
+  end
+  put('created', int(job.created))
+  put('finished', int(now))
+  if job.starts > 0 then put('starts', int(job.starts)) end
+  if job.started then
+    put('started', int(job.started))
+    put('worker', '"' .. job.worker .. '"')
+  end
+  if job.deadline then put('deadline', int(job.deadline)) end
+  if job.owner then put('owner', '"' .. job.owner .. '"') end
+  if job.origin then put('origin', '"' .. job.origin .. '"') end
+  if ending.shown and ending.shown ~= '' then put('shown', ending.shown) end
+  if job.ledger then put('ledger', '[' .. job.ledger .. ']') end
+  if ending.result then put('result', ending.result) end
+  if ending.error then put('error', ending.error) end
+  return table.concat(parts) .. '}'
+end
+
+-- live -> ended in one go: result key, record, entry, due times, counts, event log, waiters (P5, P7, P9).
+-- ending: status token shown result error, the last three JSON
+local function end_job(job, ending)
+  redis.call('SET', result_key(job.id), ended_record(job, ending), 'PX', RESULT_TTL)
+  redis.call('DEL', record_key(job.id))
+  if job.entry then drop_entry(job.entry) end
+  if job.due then redis.call('ZREM', RETRIES, job.id) end
+  if job.deadline then redis.call('ZREM', DEADLINES, job.id) end
+  if job.idem then redis.call('PEXPIRE', idem_key(job.idem), IDEM_TTL) end
+  if job.state == 'running' then count('running', -1) end
+  count(ending.status, 1)
+  if job.stream then
+    emit(job, 'state', 'status', ending.status)
+    redis.call('PEXPIRE', tokens_key(job.id), RESULT_TTL)
+  else
+    notify(job)
+  end
+end
+
+-- Ends a job as failed, with a dead letter that can be redriven. `message` is a JSON string.
+local function bury(job, token, cause, message)
+  local request, shown = load_request(job)
+  redis.call('XADD', DLQ, 'MAXLEN', '~', DLQ_MAXLEN, '*', 'job_id', job.id, 'cause', cause, 'error', message,
+    'attempts', int(job.starts), 'owner', job.owner or '', 'request', request or '', 'shown', shown or '')
+  local failure = '{"cause":"' .. cause .. '","message":' .. message .. '}'
+  end_job(job, {status = 'failed', token = token, shown = shown, error = failure})
+end

@@ -1,0 +1,22 @@
+-- What a delivery may do (begin only). Reads `idle`, `max_attempts`, `instance`, `epoch`, `busy` and `alone`.
+local function judge_ended(id, token)
+  local status, ending_token = read_ending(id)
+  if not status then return 'gone' end
+  if ending_token ~= token then return 'done' end
+  return status == 'failed' and 'dead' or status
+end
+
+local function judge(entry, job, token)
+  if job.token == token then return 'again' end
+  if job.entry ~= entry then return 'stale' end
+  if job.deadline and job.deadline <= now then return 'expired' end
+  if job.state ~= 'running' then return alone and 'later' or 'run' end
+  local own = job.instance == instance and job.epoch < epoch
+  if not own and job.lease + idle > now then return 'held' end
+  job.crashed = true
+  local spent = job.starts - job.refunds
+  if spent >= max_attempts then return 'dead' end
+  job.suspect = spent + 1 >= max_attempts
+  if alone or (job.suspect and busy > 0) then return 'later' end
+  return 'run'
+end

@@ -1,0 +1,45 @@
+#!lua flags=allow-oom
+-- Looks after live records whose entry somebody else removed, or a recreated group passed over.
+-- KEYS     namespace
+-- ARGV     1-3 see ending, idle (ms), then job ids
+-- Answers  for each id: fine | requeued | lost | gone
+-- Promise  P1: a live job can be delivered, or it ends with cause lost. A live lease is left alone.
+-- @include keys record events queue ending
+local idle, delivered = tonumber(ARGV[4]), nil
+for _, group in ipairs(redis.call('EXISTS', JOBS) == 1 and redis.call('XINFO', 'GROUPS', JOBS) or {}) do
+  local fields = {}
+  for i = 1, #group, 2 do fields[group[i]] = group[i + 1] end
+  if fields.name == GROUP then delivered = fields['last-delivered-id'] end
+end
+
+local function passed(entry)  -- whether the group's cursor is beyond the entry
+  local ms, seq = string.match(entry, '(%d+)-(%d+)')
+  local last_ms, last_seq = string.match(delivered, '(%d+)-(%d+)')
+  ms, last_ms = tonumber(ms), tonumber(last_ms)
+  return ms < last_ms or (ms == last_ms and tonumber(seq) <= tonumber(last_seq))
+end
+
+local function reconcile(job)
+  if job.deadline then redis.call('ZADD', DEADLINES, 'NX', int(job.deadline), job.id) end
+  if job.due then
+    return redis.call('ZADD', RETRIES, 'NX', int(job.due), job.id) == 1 and 'requeued' or 'fine'
+  end
+  if job.state == 'running' and job.lease + idle > now then return 'fine' end
+  local request, shown = load_request(job)
+  if not request then
+    bury(job, nil, 'lost', '"Somebody removed the job from the queue, and its request with it."')
+    return 'lost'
+  end
+  if not delivered or not passed(job.entry) then return 'fine' end
+  if #redis.call('XPENDING', JOBS, GROUP, job.entry, job.entry, 1) > 0 then return 'fine' end
+  drop_entry(job.entry)
+  redis.call('HSET', record_key(job.id), 'entry', add_entry(job.id, job.starts + 1, request, shown))
+  return 'requeued'
+end
+
+local answers = {}
+for i = 5, #ARGV do
+  local job = read_record(ARGV[i])
+  answers[#answers + 1] = job and reconcile(job) or 'gone'
+end
+return answers

@@ -1,0 +1,13 @@
+#!lua flags=allow-oom,no-writes
+-- Reads the published decision, its history and the live workers.
+-- KEYS     namespace
+-- ARGV     length of the history to show
+-- Answers  now (ms), decision as name value ..., history entries newest first, workers as {name, name value ...}
+-- Promise  P8: ages come from the one clock.
+-- @include keys
+local workers = {}
+for i, name in ipairs(redis.call('ZRANGEBYSCORE', WORKERS, '(' .. int(now), '+inf')) do
+  workers[i] = {name, redis.call('HGETALL', worker_key(name))}
+end
+local history = redis.call('XREVRANGE', ns .. ':scale:log', '+', '-', 'COUNT', ARGV[1])
+return {now, redis.call('HGETALL', SCALE), history, workers}

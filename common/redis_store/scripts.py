@@ -1,0 +1,300 @@
+"""One typed method per script. Numbers are milliseconds where the name says nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from common.errors import StoreCorrupt
+from common.redis_store.calls import Argument, Calls
+
+log = logging.getLogger(__name__)
+
+#: Promise P5: what one variadic call may carry at most.
+MAX_ITEMS = 256
+MAX_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """How long things are kept: the head of every script that can end a job."""
+
+    result_ttl: int
+    idempotency_ttl: int
+    dead_letters: int
+
+    @property
+    def head(self) -> tuple[Argument, ...]:
+        return (self.result_ttl, self.idempotency_ttl, self.dead_letters)
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """`begin`'s answer for one entry; the numbers belong to `run`."""
+
+    word: str
+    attempt: int = 0
+    #: Acceptance to this start, -1 when it is not the first.
+    waited: int = -1
+    reclaimed: bool = False
+    alone: bool = False
+
+
+Item = tuple[Argument, ...]
+A = TypeVar("A")
+
+
+class Scripts:
+    def __init__(self, calls: Calls, keep: Keep) -> None:
+        self._calls = calls
+        self._keep = keep
+
+    # ---- gateway
+
+    async def submit(
+        self,
+        *,
+        job_id: str,
+        request: bytes,
+        shown: bytes,
+        owner: str,
+        idem: str,
+        fingerprint: str,
+        expires_in: int | None,
+        stream: bool,
+        recent_max: int,
+        max_depth: int,
+    ) -> tuple[str, list[bytes | int]]:
+        """The answer word and its values: accepted created position | replayed id | conflict | full depth."""
+        optional = "" if expires_in is None else expires_in
+        reply = await self._calls.run(
+            "submit", job_id, request, shown, owner, idem, fingerprint, optional, "1" if stream else "",
+            recent_max, max_depth,
+        )  # fmt: skip
+        word, *values = cast(list[Any], reply)
+        return word.decode(), values
+
+    async def read(self, *, job_ids: Sequence[str]) -> list[list[bytes]]:
+        """For each id: ended record | live shown name value ... | gone."""
+        return cast(list[list[bytes]], await self._calls.run("read", *job_ids))
+
+    async def watch(self, *, gateway: str, job_ids: Sequence[str]) -> list[str]:
+        return _words(await self._calls.run("watch", gateway, *job_ids))
+
+    def start_watch(self, *, gateway: str, job_id: str) -> asyncio.Future[object]:
+        """As `watch`, sent with whatever else is issued in this tick."""
+        return self._calls.start_script("watch", gateway, job_id)
+
+    async def cancel(self, *, job_id: str) -> list[str]:
+        """cancelled | ended status | gone."""
+        return _words(await self._calls.run("cancel", *self._keep.head, job_id))
+
+    async def redrive(
+        self, *, recent_max: int, letters: Sequence[tuple[str, str, int | None, bool]]
+    ) -> list[str]:
+        """`letters`: dead letter id, new job id, expires_in, stream."""
+        items = [
+            (letter, new, "" if ms is None else ms, "1" if stream else "")
+            for letter, new, ms, stream in letters
+        ]
+        return await self._variadic("redrive", (recent_max,), items, _word, "gone")
+
+    # ---- worker
+
+    async def begin(
+        self,
+        *,
+        idle: int,
+        max_attempts: int,
+        worker: str,
+        instance: str,
+        epoch: int,
+        busy: int,
+        deliveries: Sequence[tuple[str, str, str]],
+    ) -> list[Begun]:
+        """`deliveries`: entry, job id, token."""
+        head = (*self._keep.head, idle, max_attempts, worker, instance, epoch, busy)
+        return await self._variadic("begin", head, deliveries, _begun, Begun("broken"))
+
+    async def extend(self, *, worker: str, leases: Sequence[tuple[str, str]]) -> list[str]:
+        """`leases`: job id, token."""
+        return await self._variadic("extend", (worker,), leases, _word, "taken")
+
+    async def finish(self, *, leases: Sequence[tuple[str, str, bytes, bytes]]) -> list[str]:
+        """`leases`: job id, token, result, shown."""
+        return await self._variadic("finish", self._keep.head, leases, _word, "lost")
+
+    async def fail(
+        self, *, max_attempts: int, leases: Sequence[tuple[str, str, int, str, bytes]]
+    ) -> list[str]:
+        """`leases`: job id, token, retry_in (-1: never), cause, message (JSON)."""
+        return await self._variadic("fail", (*self._keep.head, max_attempts), leases, _word, "lost")
+
+    async def release(
+        self, *, max_attempts: int, max_refunds: int, leases: Sequence[tuple[str, str]]
+    ) -> list[str]:
+        """`leases`: job id, token."""
+        return await self._variadic(
+            "release", (*self._keep.head, max_attempts, max_refunds), leases, _word, "lost"
+        )
+
+    async def append(self, *, job_id: str, token: str, seq: int, text: str) -> str:
+        return _word(await self._calls.run("append", job_id, token, seq, text))
+
+    async def drop(self, *, entries: Sequence[str]) -> int:
+        return cast(int, await self._calls.run("drop", *entries))
+
+    # ---- fleet
+
+    async def announce(
+        self,
+        *,
+        instance: str,
+        process: str,
+        worker_id: str,
+        held: str,
+        lost: bool,
+        movable: bool,
+        ttl: int,
+        keep: int,
+        concurrency: int,
+        busy: int,
+        ready: bool,
+    ) -> tuple[str, int, int, int] | None:
+        """Worker, epoch, desired (-1: none), age of the scale (-1: none); None when the id is taken."""
+        reply = await self._calls.run(
+            "announce", instance, process, worker_id, held, int(lost), int(movable), ttl, keep,
+            concurrency, busy, int(ready),
+        )  # fmt: skip
+        word, *values = cast(list[Any], reply)
+        if word == b"taken":
+            return None
+        name, epoch, desired, age = values
+        return name.decode(), epoch, desired, age
+
+    async def retire(self, *, worker: str, process: str) -> str:
+        return _word(await self._calls.run("retire", worker, process))
+
+    async def depth(self) -> list[Any]:
+        """Now, entries, pending, retrying, dead letters, then counts as name value ..."""
+        return cast(list[Any], await self._calls.run("depth"))
+
+    async def promote(self, *, limit: int) -> tuple[int, int]:
+        """Jobs queued, time until the next (-1: none)."""
+        promoted, next_in = cast(list[int], await self._calls.run("promote", limit))
+        return promoted, next_in
+
+    async def expire(self, *, limit: int) -> tuple[int, int]:
+        """Jobs ended, time until the next (-1: none)."""
+        ended, next_in = cast(list[int], await self._calls.run("expire", *self._keep.head, limit))
+        return ended, next_in
+
+    async def reconcile(self, *, idle: int, job_ids: Sequence[str]) -> list[str]:
+        items = [(job_id,) for job_id in job_ids]
+        return await self._variadic("reconcile", (*self._keep.head, idle), items, _word, "gone")
+
+    async def prune(self, *, keep: int) -> int:
+        return cast(int, await self._calls.run("prune", keep))
+
+    async def lock(self, *, name: str, holder: str, ttl: int) -> bool:
+        return await self._calls.run("lock", name, holder, ttl) == 1
+
+    async def lead(self, *, candidate: str, ttl: int) -> int | None:
+        term = cast(int, await self._calls.run("lead", candidate, ttl))
+        return None if term < 0 else term
+
+    async def publish_scale(
+        self,
+        *,
+        term: int,
+        desired: int,
+        reason: str,
+        lag: int | None,
+        pending: int | None,
+        retrying: int | None,
+        minimum: int,
+        maximum: int,
+        observed: bool,
+        history: int,
+    ) -> str:
+        known = ["" if number is None else number for number in (lag, pending, retrying)]
+        return _word(
+            await self._calls.run(
+                "publish_scale", term, desired, reason, *known, minimum, maximum, int(observed), history
+            )
+        )
+
+    async def scale(self, *, history: int) -> list[Any]:
+        return cast(list[Any], await self._calls.run("scale", history))
+
+    # ---- variadic calls
+
+    async def _variadic(
+        self, script: str, head: Item, items: Sequence[Item], parse: Callable[[Any], A], culprit: A
+    ) -> list[A]:
+        """One answer per item. After an error items go one by one, and only the culprit fails (P5).
+
+        When every one fails, it is not an item but a key that all share: StoreCorrupt is raised."""
+        chunks = _chunks(items)
+        # Started together: they share one round trip.
+        futures = [self._calls.start_script(script, *head, *_flat(chunk)) for chunk in chunks]
+        replies = await asyncio.gather(*futures, return_exceptions=True)
+        if any(isinstance(reply, StoreCorrupt) for reply in replies) and len(items) > len(chunks):
+            return await self._singly(script, head, items, parse, culprit)
+        answers: list[A] = []
+        for reply in replies:
+            if isinstance(reply, BaseException):
+                raise reply
+            answers += [parse(answer) for answer in cast(list[Any], reply)]
+        return answers
+
+    async def _singly(
+        self, script: str, head: Item, items: Sequence[Item], parse: Callable[[Any], A], culprit: A
+    ) -> list[A]:
+        futures = [self._calls.start_script(script, *head, *item) for item in items]
+        replies = await asyncio.gather(*futures, return_exceptions=True)
+        errors = [reply for reply in replies if isinstance(reply, BaseException)]
+        for error in errors:
+            if len(errors) == len(items) or not isinstance(error, StoreCorrupt):
+                raise error
+        log.error("a job's keys are broken", extra={"script": script, "errors": [str(e) for e in errors]})
+        return [
+            culprit if isinstance(reply, BaseException) else parse(cast(list[Any], reply)[0])
+            for reply in replies
+        ]
+
+
+def _chunks(items: Sequence[Item]) -> list[Sequence[Item]]:
+    chunks: list[Sequence[Item]] = []
+    start = size = 0
+    for i, item in enumerate(items):
+        weight = sum(len(part) if isinstance(part, (str, bytes)) else 8 for part in item)
+        if i > start and (i - start >= MAX_ITEMS or size + weight > MAX_BYTES):
+            chunks.append(items[start:i])
+            start, size = i, 0
+        size += weight
+    if start < len(items):
+        chunks.append(items[start:])
+    return chunks
+
+
+def _flat(items: Sequence[Item]) -> list[Argument]:
+    return [part for item in items for part in item]
+
+
+def _word(reply: object) -> str:
+    return cast(bytes, reply).decode()
+
+
+def _words(reply: object) -> list[str]:
+    return [word.decode() for word in cast(list[bytes], reply)]
+
+
+def _begun(reply: list[Any]) -> Begun:
+    word = reply[0].decode()
+    if word != "run":
+        return Begun(word)
+    return Begun(word, reply[1], reply[2], reply[3] == 1, reply[4] == 1)
