@@ -10,21 +10,18 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
+from typing import cast
 
 from redis import exceptions
-from redis.asyncio import Redis
 
 from common.errors import StoreCorrupt, StoreError, StoreFull, StoreRefused, StoreUnavailable
 from common.redis_store import loader
+from common.redis_store.wire import Argument, Client, Command, Reply
 
 log = logging.getLogger(__name__)
 
 #: Commands in one round trip; more only make the replies wait for each other.
 MAX_BATCH = 256
-
-Argument = str | bytes | int | float
-Command = tuple[Argument, ...]
-Reply = object
 
 
 def translate(error: Exception) -> StoreError:
@@ -61,7 +58,7 @@ def script_is_missing(error: object) -> bool:
 class Calls:
     """Runs commands and scripts, loads scripts that the server lost, creates the group when it is gone."""
 
-    def __init__(self, client: Redis, namespace: str, barrier: Command | None = None) -> None:
+    def __init__(self, client: Client, namespace: str, barrier: Command | None = None) -> None:
         """`barrier` is a WAIT or WAITAOF command sent after each batch; its reply must reach its numbers."""
         self._client = client
         self._namespace = namespace
@@ -88,7 +85,7 @@ class Calls:
     async def prepare(self) -> bool:
         """Load all scripts; whether the server reads `#!lua` lines (fakeredis does not)."""
         try:
-            await self._client.eval("#!lua\nreturn 1", 0)  # pyright: ignore[reportGeneralTypeIssues]
+            await self._client.execute_command("EVAL", "#!lua\nreturn 1", 0)
             self._shebang = True
         except exceptions.ResponseError as error:
             if isinstance(translate(error), StoreUnavailable):
@@ -113,6 +110,7 @@ class Calls:
     async def _send_all(self) -> None:
         while self._waiting:
             batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_BATCH))]
+            replies: list[Reply]
             try:
                 replies = await self._exchange([command for command, _ in batch])
             except (exceptions.RedisError, OSError) as error:
@@ -150,14 +148,14 @@ class Calls:
             pipe.execute_command(*command)
         if self._barrier is not None:
             pipe.execute_command(*self._barrier)
-        replies: list[Reply] = await pipe.execute(raise_on_error=False)
+        replies = await pipe.execute(raise_on_error=False)
         return replies if self._barrier is None else self._past_barrier(self._barrier, replies)
 
     def _past_barrier(self, barrier: Command, replies: list[Reply]) -> list[Reply]:
         reached = replies.pop()
         if isinstance(reached, Exception):
             raise reached
-        got = [int(n) for n in (reached if isinstance(reached, list) else [reached])]  # pyright: ignore
+        got = cast(list[int], reached if isinstance(reached, list) else [reached])
         wanted = [int(n) for n in barrier[1 : 1 + len(got)]]
         if all(have >= want for have, want in zip(got, wanted, strict=True)):
             return replies
@@ -166,7 +164,7 @@ class Calls:
     async def _create_group(self) -> None:
         log.warning("consumer group is missing, creating it", extra={"namespace": self._namespace})
         group = self._script("group")
-        await self._client.eval(group.source, 1, self._namespace)  # pyright: ignore[reportGeneralTypeIssues]
+        await self._client.execute_command("EVAL", group.source, 1, self._namespace)
 
 
 def check_version(version: str) -> None:

@@ -17,7 +17,6 @@ from datetime import timedelta
 from typing import Any, cast
 
 import msgspec
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from common.errors import SeatLost
@@ -26,6 +25,7 @@ from common.redis_store import records
 from common.redis_store.calls import Calls, group_is_missing, translate
 from common.redis_store.keys import GROUP, Keys
 from common.redis_store.scripts import Begun, Scripts
+from common.redis_store.wire import Client
 from common.settings import Settings
 from common.store import Claimed, Lease
 
@@ -58,7 +58,7 @@ class Delivery:
 class Claims:
     def __init__(
         self,
-        connect: Callable[[], Redis],
+        connect: Callable[[], Client],
         keys: Keys,
         calls: Calls,
         scripts: Scripts,
@@ -71,7 +71,7 @@ class Claims:
         self._scripts = scripts
         self._settings = settings
         self._process = process
-        self._reader: Redis | None = None
+        self._reader: Client | None = None
         self._reader_id: int | None = None
         self._place: Place | None = None
         self._serial = itertools.count(1)
@@ -79,6 +79,8 @@ class Claims:
         self._held: dict[str, Lease] = {}
         #: Tokens of begins whose answer has not come: a begin sent again must bring the same one (P4).
         self._tokens: dict[str, str] = {}
+        #: Entries read under a seat that turned out to be lost: taken along to the next seat.
+        self._orphans: list[str] = []
         #: Entries that `begin` put off: a suspect among us runs alone.
         self._deferred: set[str] = set()
         #: Where to go on reading this seat's own deliveries; None when there is nothing more to recover.
@@ -140,9 +142,7 @@ class Claims:
 
     async def renew_deferred(self) -> None:
         if self._deferred and self._place:
-            await self._calls.start(
-                "XCLAIM", self._keys.jobs, GROUP, self.worker, 0, *self._deferred, "JUSTID"
-            )
+            await self._take_over(self._deferred)
 
     async def aclose(self) -> None:
         if self._reader is not None:
@@ -152,6 +152,9 @@ class Claims:
 
     async def _recover(self, limit: int) -> Claimed:
         """This seat's own deliveries that nobody here holds."""
+        if self._orphans:
+            await self._take_over(self._orphans)
+            self._orphans.clear()
         while self._recover_from is not None:
             entries = await self._read(self._recover_from, max(limit, PAGE))
             mine = [entry for entry in entries if entry[0].decode() not in self._held]
@@ -222,14 +225,18 @@ class Claims:
                 raise
             await self._calls.run("group")
             return []
-        return cast(Any, reply)[0][1] if reply else []
+        return reply[0][1] if reply else []
 
-    async def _connected(self) -> Redis:
+    async def _connected(self) -> Client:
         if self._reader is None:
             self._reader = self._connect()
         if self._reader_id is None:
-            self._reader_id = cast(int, await self._reader.client_id())
+            self._reader_id = int(await self._reader.execute_command("CLIENT ID"))
         return self._reader
+
+    async def _take_over(self, entries: Iterable[str]) -> None:
+        # JUSTID: a plain XCLAIM would raise the delivery count.
+        await self._calls.start("XCLAIM", self._keys.jobs, GROUP, self.worker, 0, *entries, "JUSTID")
 
     # ---- begin
 
@@ -257,6 +264,7 @@ class Claims:
         words = [answer.word for answer in begun]
         if "usurped" in words:
             self._place = None
+            self._orphans += [delivery.entry for delivery in deliveries]
             raise SeatLost
         leases: list[Lease] = []
         for delivery, answer in zip(deliveries, begun, strict=True):

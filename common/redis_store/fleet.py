@@ -86,13 +86,14 @@ class FleetPart:
     async def announce(self, presence: Presence) -> Seat:
         before = self._seat
         self._lost_seat = self._lost_seat or (before is not None and not self._claims.worker)
+        movable = before is not None and not before.active and not presence.busy and not self._claims.busy
         answer = await self._scripts.announce(
             instance=presence.instance,
             process=self._process,
             worker_id=presence.worker_id or "",
             held=before.worker if before else "",
             lost=self._lost_seat,
-            movable=before is not None and not before.active and not presence.busy and not self._claims.busy,
+            movable=movable,
             ttl=round(self._settings.heartbeat.total_seconds() * 3000),
             keep=KEEP_MS,
             concurrency=presence.concurrency,
@@ -102,6 +103,7 @@ class FleetPart:
         if answer is None:
             raise SlotTaken(f"Another live worker holds the id {presence.worker_id}.")
         worker, epoch, desired, age = answer
+        self._lost_seat |= before is not None and before.worker != worker and not movable
         self._seat = Seat(worker=worker, epoch=epoch, active=self._is_active(worker, desired, age))
         self._claims.sit_down(Place(worker, presence.instance, epoch))
         return self._seat
@@ -135,9 +137,10 @@ class FleetPart:
         )
 
     async def tend(self) -> Tended:
-        (promoted, next_retry), (expired, next_deadline), (requeued, lost) = await asyncio.gather(
-            self._scripts.promote(limit=DUE_AT_ONCE),
+        # Deadlines first: a retry that is due after its job's deadline does not go back to the queue.
+        (expired, next_deadline), (promoted, next_retry), (requeued, lost) = await asyncio.gather(
             self._scripts.expire(limit=DUE_AT_ONCE),
+            self._scripts.promote(limit=DUE_AT_ONCE),
             self._reconciler.step(),
         )
         due = [ms for ms in (next_retry, next_deadline) if ms >= 0]

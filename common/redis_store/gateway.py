@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
+from urllib.parse import quote
 
 import msgspec
 
@@ -22,11 +23,13 @@ from common.redis_store import records
 from common.redis_store.calls import Calls
 from common.redis_store.keys import Keys
 from common.redis_store.scripts import Scripts
-from common.redis_store.waiters import Waiters
+from common.redis_store.waiters import Changed, Waiters
 from common.settings import Settings
 from common.store import DeadLetter, EventKind, JobEvent, Redriven, Submitted
 
 PAGE = 100
+#: Seconds; a watch is woken long before, by what it waits for or by the recheck.
+FOR_EVER = 3600.0
 
 
 class GatewayPart:
@@ -46,8 +49,9 @@ class GatewayPart:
             job_id=submission.job_id,
             request=body,
             shown=shown,
-            owner=submission.owner,
-            idem=f"{submission.owner}:{key}" if key else "",
+            owner=records.encode_text(submission.owner) if submission.owner else b"",
+            # The owner is quoted: "a" + "b:c" and "a:b" + "c" are two keys.
+            idem=f"{quote(submission.owner, safe='')}:{key}" if key else "",
             fingerprint=request.fingerprint() if key else "",
             expires_in=_ms(request.expires_in_s),
             stream=request.stream,
@@ -114,7 +118,7 @@ class GatewayPart:
         while len(jobs) < limit:
             page = await self._calls.start("ZREVRANGE", self._keys.recent, rank, rank + PAGE - 1)
             ids = [raw.decode() for raw in cast(list[bytes], page)]
-            jobs += [job for job in await self._read(ids) if job and status in (None, job.status)]
+            jobs += [job for job in await self._read(ids) if job and (status is None or status is job.status)]
             if len(ids) < PAGE:
                 break
             rank += PAGE
@@ -183,7 +187,7 @@ class GatewayPart:
     async def _has_log(self, job_id: str) -> bool:
         return await self._calls.start("EXISTS", self._keys.tokens(job_id)) == 1
 
-    async def _logged_events(self, job: Job, after: str | None, changed: Any) -> AsyncIterator[JobEvent]:
+    async def _logged_events(self, job: Job, after: str | None, changed: Changed) -> AsyncIterator[JobEvent]:
         last = after or "0-0"
         while True:
             reply = await self._calls.start(
@@ -200,17 +204,17 @@ class GatewayPart:
                     return
                 job = await self.get(job.job_id)
                 if not job.status.terminal:
-                    await changed(3600.0)
+                    await changed(FOR_EVER)
 
-    async def _plain_events(self, job: Job, after: str | None, changed: Any) -> AsyncIterator[JobEvent]:
-        seen: JobStatus | None = None
+    async def _plain_events(self, job: Job, after: str | None, changed: Changed) -> AsyncIterator[JobEvent]:
+        shown = None
         while True:
-            if job.status is not seen:
-                seen = job.status
-                yield JobEvent(id="", kind=EventKind.STATE, attempt=job.attempt, status=seen)
-            if seen.terminal:
+            if job.status is not shown:
+                shown = job.status
+                yield JobEvent(id="", kind=EventKind.STATE, attempt=job.attempt, status=job.status)
+            if job.status.terminal:
                 return
-            await changed(3600.0)
+            await changed(FOR_EVER)
             job = await self.get(job.job_id)
 
 
@@ -251,9 +255,9 @@ def _dead_letter(entry: Any) -> DeadLetter:
     return DeadLetter(
         cursor=cursor,
         job_id=fields["job_id"].decode(),
-        owner=fields["owner"].decode(),
+        owner=records.decode_text(fields["owner"]),
         cause=Cause(fields["cause"].decode()),
-        error=msgspec.json.decode(fields["error"], type=str),
+        error=records.decode_text(fields["error"]),
         attempts=int(fields["attempts"]),
         died_at=records.instant(int(cursor.split("-")[0])),
         request=_request(request, fields.get("shown")) if request else None,

@@ -99,6 +99,11 @@ def encode_text(text: str) -> bytes:
     return _encode(text)
 
 
+def decode_text(raw: bytes) -> str:
+    """The string in a JSON string; "" for nothing."""
+    return msgspec.json.decode(raw, type=str) if raw else ""
+
+
 def decode_ended(job_id: str, raw: bytes) -> Job:
     """Raises msgspec.DecodeError."""
     ended = _ended_decoder.decode(raw)
@@ -144,7 +149,7 @@ def decode_live(job_id: str, shown: bytes, fields: Mapping[str, bytes]) -> Job:
         model=seen.model,
         attempts=attempts,
         metadata=seen.metadata,
-        owner=fields.get("owner", b"").decode(),
+        owner=decode_text(fields.get("owner", b"")),
         redrive_of=fields["origin"].decode() if "origin" in fields else None,
     )
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from common.errors import StoreCorrupt
-from common.redis_store.calls import Argument, Calls
+from common.redis_store.calls import Calls
+from common.redis_store.wire import Argument
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class Scripts:
         job_id: str,
         request: bytes,
         shown: bytes,
-        owner: str,
+        owner: bytes,
         idem: str,
         fingerprint: str,
         expires_in: int | None,

@@ -5,28 +5,25 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from redis import exceptions
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 
 from common.errors import StoreRefused
-from common.redis_store.calls import Calls, Command, check_version, translate
+from common.redis_store import wire
+from common.redis_store.calls import Calls, check_version, translate
 from common.redis_store.claims import Claims
 from common.redis_store.fleet import FleetPart, Reconciler
 from common.redis_store.gateway import GatewayPart
 from common.redis_store.keys import Keys
 from common.redis_store.scripts import Keep, Scripts
 from common.redis_store.waiters import Waiters
+from common.redis_store.wire import Client, Command
 from common.redis_store.worker import WorkerPart
 from common.settings import Durability, Settings
 
 log = logging.getLogger(__name__)
 
-#: Seconds until a command counts as lost. No blocking read lasts longer than a second.
-SOCKET_TIMEOUT = 5.0
 #: Milliseconds that a submit waits for the disk or a replica.
 DURABLE_WITHIN = 3000
 
@@ -34,9 +31,9 @@ DURABLE_WITHIN = 3000
 class RedisStore(GatewayPart, WorkerPart, FleetPart):
     """`connect` makes a client; tests give one that needs no server."""
 
-    def __init__(self, settings: Settings, connect: Callable[[], Redis] | None = None) -> None:
+    def __init__(self, settings: Settings, connect: Callable[[], Client] | None = None) -> None:
         self._settings = settings
-        self._connect = connect or (lambda: _connect(settings.redis_url))
+        self._connect = connect or (lambda: wire.connect(settings.redis_url))
         self._process = secrets.token_hex(4)
         self._keys = Keys(settings.namespace)
         self._client = self._connect()
@@ -73,7 +70,7 @@ class RedisStore(GatewayPart, WorkerPart, FleetPart):
             await client.aclose()
 
     async def _check_server(self) -> None:
-        info = cast(dict[str, Any], await self._client.info())
+        info = await self._client.execute_command("INFO")
         check_version(str(info["redis_version"]))
         policy = str(info.get("maxmemory_policy", "noeviction"))
         if policy != "noeviction":
@@ -90,17 +87,6 @@ class RedisStore(GatewayPart, WorkerPart, FleetPart):
             raise StoreRefused("IWL_DURABILITY=aof needs WAITAOF: Redis 7.2 or newer.") from error
         if not info.get("aof_enabled"):
             raise StoreRefused("IWL_DURABILITY=aof needs a server with appendonly yes.")
-
-
-def _connect(url: str) -> Redis:
-    # One re-send of a command whose reply was lost: every script may run twice (P4).
-    return Redis.from_url(
-        url,
-        protocol=2,
-        socket_timeout=SOCKET_TIMEOUT,
-        socket_connect_timeout=SOCKET_TIMEOUT,
-        retry=Retry(NoBackoff(), 1),
-    )
 
 
 def _barrier(durability: Durability) -> Command | None:

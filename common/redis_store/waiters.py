@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from uuid import uuid4
 
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from common.errors import StoreError
 from common.redis_store.keys import Keys
 from common.redis_store.scripts import Scripts
+from common.redis_store.wire import Client, PubSub
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ Changed = Callable[[float], Awaitable[bool]]
 
 
 class Waiters:
-    def __init__(self, connect: Callable[[], Redis], keys: Keys, scripts: Scripts) -> None:
+    def __init__(self, connect: Callable[[], Client], keys: Keys, scripts: Scripts) -> None:
         self._connect = connect
         self._scripts = scripts
         self._gateway = uuid4().hex[:8]
@@ -38,7 +38,7 @@ class Waiters:
         self._subscribed = asyncio.Event()
 
     @asynccontextmanager
-    async def watch(self, job_id: str) -> AsyncIterator[Changed]:
+    async def watch(self, job_id: str) -> AsyncGenerator[Changed]:
         """Whatever happens to the job after this was entered sets `changed`."""
         event = asyncio.Event()
         registered: asyncio.Future[object] | None = None
@@ -84,23 +84,27 @@ class Waiters:
 
     async def _listen_once(self) -> None:
         client = self._connect()
+        pubsub = client.pubsub()
         try:
-            async with client.pubsub() as pubsub:
-                await pubsub.subscribe(self._channel)
-                loop = asyncio.get_running_loop()
-                recheck_at = loop.time()
-                while True:
-                    message = await pubsub.get_message(timeout=max(0.0, recheck_at - loop.time()))
-                    if message is not None and message["type"] == "subscribe":
-                        self._subscribed.set()
-                        recheck_at = loop.time()
-                    elif message is not None and message["type"] == "message":
-                        self._wake(message["data"].decode())
-                    if loop.time() >= recheck_at:
-                        await self._recheck()
-                        recheck_at = loop.time() + RECHECK
+            await pubsub.subscribe(self._channel)
+            await self._hear(pubsub)
         finally:
+            await pubsub.aclose()
             await client.aclose()
+
+    async def _hear(self, pubsub: PubSub) -> None:
+        loop = asyncio.get_running_loop()
+        recheck_at = loop.time()
+        while True:
+            message = await pubsub.get_message(timeout=max(0.0, recheck_at - loop.time()))
+            if message is not None and message["type"] == "subscribe":
+                self._subscribed.set()
+                recheck_at = loop.time()
+            elif message is not None and message["type"] == "message":
+                self._wake(message["data"].decode())
+            if loop.time() >= recheck_at:
+                await self._recheck()
+                recheck_at = loop.time() + RECHECK
 
     async def _recheck(self) -> None:
         job_ids = list(self._watches)

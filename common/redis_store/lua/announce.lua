@@ -15,7 +15,9 @@ local function free(name)
   return not until_ms or tonumber(until_ms) <= now
 end
 -- A restart under the same instance takes its slot back at once; a process that lost it does not fight back.
-local function mine(name) return lost ~= '1' and owner(name)[1] == instance end
+local successor = held ~= '' and owner(held)[2]
+local superseded = lost == '1' or (successor and successor ~= process)
+local function mine(name) return not superseded and owner(name)[1] == instance end
 
 local function choose()
   if wanted ~= '' then return (free(wanted) or mine(wanted)) and wanted or nil end

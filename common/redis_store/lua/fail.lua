@@ -27,9 +27,9 @@ local function retry(job, item)
   return requeue(job, item.token, 'retrying', item.retry_in > 0 and due or nil)
 end
 
-local answers = {}
+local answers, handled = {}, {}
 for i, item in ipairs(items) do
-  local job = item.job
+  local job = current(item, handled)
   if not job or job.token ~= item.token then
     answers[i] = settled_before(item.id, job, item.token)
   elseif item.retry_in >= 0 and job.starts - job.refunds < max_attempts then

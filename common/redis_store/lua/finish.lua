@@ -12,13 +12,14 @@ for i = 4, #ARGV, 4 do
 end
 for _, item in ipairs(items) do item.job = read_record(item.id) end
 
-local answers = {}
+local answers, handled = {}, {}
 for i, item in ipairs(items) do
-  if item.job and item.job.token == item.token then
-    end_job(item.job, {status = 'succeeded', token = item.token, result = item.result, shown = item.shown})
+  local job = current(item, handled)
+  if job and job.token == item.token then
+    end_job(job, {status = 'succeeded', token = item.token, result = item.result, shown = item.shown})
     answers[i] = 'succeeded'
   else
-    answers[i] = settled_before(item.id, item.job, item.token)
+    answers[i] = settled_before(item.id, job, item.token)
   end
 end
 return answers

@@ -21,12 +21,13 @@ local function release(job, token)
   return requeue(job, token, 'released')
 end
 
-local answers = {}
+local answers, handled = {}, {}
 for i, item in ipairs(items) do
-  if item.job and item.job.token == item.token then
-    answers[i] = release(item.job, item.token)
+  local job = current(item, handled)
+  if job and job.token == item.token then
+    answers[i] = release(job, item.token)
   else
-    answers[i] = settled_before(item.id, item.job, item.token)
+    answers[i] = settled_before(item.id, job, item.token)
   end
 end
 return answers

@@ -16,8 +16,10 @@ local waiting = redis.call('XLEN', JOBS)
 local position = waiting - redis.call('XPENDING', JOBS, GROUP)[1]
 
 local mine = read_record(job.id)
-if mine then return {'accepted', int(mine.created), position - 1} end
-if read_ending(job.id) then return {'replayed', job.id} end
+if mine and mine.state == 'queued' and mine.starts == 0 then
+  return {'accepted', int(mine.created), math.max(0, position - 1)}
+end
+if mine or read_ending(job.id) then return {'replayed', job.id} end
 
 if job.idem ~= '' then
   local known = redis.call('GET', idem_key(job.idem)) or ''

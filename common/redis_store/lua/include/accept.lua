@@ -1,5 +1,5 @@
 -- Creates a live job: record, entry, deadline, listing, count, all in this script (P5).
--- job: id request shown owner idem fingerprint expires_in stream origin recent_max ('' is none)
+-- owner is JSON. job: id request shown owner idem fingerprint expires_in stream origin recent_max ('' is none)
 local function accept(job)
   local fields = {'state', 'queued', 'created', int(now), 'entry', add_entry(job.id, 1, job.request, job.shown)}
   local function put(name, value)

@@ -18,7 +18,7 @@ local function ended_record(job, ending)
     put('worker', '"' .. job.worker .. '"')
   end
   if job.deadline then put('deadline', int(job.deadline)) end
-  if job.owner then put('owner', '"' .. job.owner .. '"') end
+  if job.owner then put('owner', job.owner) end
   if job.origin then put('origin', '"' .. job.origin .. '"') end
   if ending.shown and ending.shown ~= '' then put('shown', ending.shown) end
   if job.ledger then put('ledger', '[' .. job.ledger .. ']') end

@@ -21,6 +21,13 @@ local function read_record(id)
   return job
 end
 
+-- The record of an item; read again when an earlier item of this call was the same job.
+local function current(item, handled)
+  if handled[item.id] then item.job = read_record(item.id) end
+  handled[item.id] = true
+  return item.job
+end
+
 -- Status and ending token of an ended job; its record begins with them (see end_job).
 local function read_ending(id)
   local kind = redis.call('TYPE', result_key(id))
