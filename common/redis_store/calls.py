@@ -113,7 +113,8 @@ class Calls:
             replies: list[Reply]
             try:
                 replies = await self._exchange([command for command, _ in batch])
-            except (exceptions.RedisError, OSError) as error:
+            except Exception as error:
+                # Whatever it was: a future that nobody answers would stop its caller for ever.
                 replies = [translate(error)] * len(batch)
             for (_, future), reply in zip(batch, replies, strict=True):
                 if future.done():

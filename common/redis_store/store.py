@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable
-from typing import Any
 
 from redis import exceptions
 
@@ -33,7 +32,7 @@ class RedisStore(GatewayPart, WorkerPart, FleetPart):
 
     def __init__(self, settings: Settings, connect: Callable[[], Client] | None = None) -> None:
         self._settings = settings
-        self._connect = connect or (lambda: wire.connect(settings.redis_url))
+        self._connect = lambda: wire.raw(connect() if connect else wire.connect(settings.redis_url))
         self._process = secrets.token_hex(4)
         self._keys = Keys(settings.namespace)
         self._client = self._connect()
@@ -70,9 +69,9 @@ class RedisStore(GatewayPart, WorkerPart, FleetPart):
             await client.aclose()
 
     async def _check_server(self) -> None:
-        info = await self._client.execute_command("INFO")
-        check_version(str(info["redis_version"]))
-        policy = str(info.get("maxmemory_policy", "noeviction"))
+        info = _parse_info(await self._client.execute_command("INFO"))
+        check_version(info["redis_version"])
+        policy = info.get("maxmemory_policy", "noeviction")
         if policy != "noeviction":
             raise StoreRefused(
                 f"The server's maxmemory-policy is {policy}: it would evict jobs. Use noeviction."
@@ -80,13 +79,18 @@ class RedisStore(GatewayPart, WorkerPart, FleetPart):
         if self._settings.durability is Durability.AOF:
             await self._check_aof(info)
 
-    async def _check_aof(self, info: dict[str, Any]) -> None:
+    async def _check_aof(self, info: dict[str, str]) -> None:
         try:
             await self._client.execute_command("WAITAOF", 0, 0, 1)
         except exceptions.ResponseError as error:
             raise StoreRefused("IWL_DURABILITY=aof needs WAITAOF: Redis 7.2 or newer.") from error
-        if not info.get("aof_enabled"):
+        if info.get("aof_enabled") != "1":
             raise StoreRefused("IWL_DURABILITY=aof needs a server with appendonly yes.")
+
+
+def _parse_info(raw: bytes) -> dict[str, str]:
+    lines = (line.partition(":") for line in raw.decode().splitlines())
+    return {name: value for name, _, value in lines}
 
 
 def _barrier(durability: Durability) -> Command | None:

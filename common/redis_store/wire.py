@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, MutableMapping
 from typing import Any, Protocol, cast
 
 from redis.asyncio import Redis
@@ -29,6 +29,9 @@ class PubSub(Protocol):
 
 
 class Client(Protocol):
+    #: Command name -> parser of its reply.
+    response_callbacks: MutableMapping[Any, Any]
+
     def execute_command(self, *command: Argument) -> Awaitable[Reply]: ...
     def pipeline(self, transaction: bool) -> Pipeline: ...
     def pubsub(self) -> PubSub: ...
@@ -46,3 +49,9 @@ def connect(url: str) -> Client:
         retry=Retry(NoBackoff(), 1),
     )
     return cast(Client, client)
+
+
+def raw(client: Client) -> Client:
+    """Replies as the server sends them: the library's parsers know one shape per command, and cost time."""
+    client.response_callbacks.clear()
+    return client

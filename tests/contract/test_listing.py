@@ -1,0 +1,116 @@
+"""Listing: recent jobs, newest first, in pages, by status."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import timedelta
+
+import pytest
+
+from common.job import Job, JobStatus
+from common.store import Store
+from tests.requests import submit
+from tests.waiting import wait_until
+from tests.workers import Worker
+
+
+def ids(jobs: list[Job]) -> list[str]:
+    return [job.job_id for job in jobs]
+
+
+async def submit_in_order(store: Store, count: int) -> list[str]:
+    """Jobs with ids from different milliseconds, so that their order is not a matter of taste."""
+    jobs: list[str] = []
+    for _ in range(count):
+        born = time.time_ns() // 1_000_000
+        jobs.append((await submit(store)).job_id)
+        await wait_until(lambda: time.time_ns() // 1_000_000 > born, every=0.0005)  # noqa: B023
+    return jobs
+
+
+async def test_recent_jobs_are_listed_newest_first(gateway: Store) -> None:
+    jobs = await submit_in_order(gateway, 5)
+    assert ids(await gateway.list_jobs()) == jobs[::-1]
+    assert ids(await gateway.list_jobs(limit=2)) == [jobs[4], jobs[3]]
+
+
+async def test_pages_go_on_before_a_job(gateway: Store) -> None:
+    jobs = await submit_in_order(gateway, 5)
+    assert ids(await gateway.list_jobs(limit=2, before=jobs[3])) == [jobs[2], jobs[1]]
+    assert ids(await gateway.list_jobs(limit=2, before=jobs[1])) == [jobs[0]]
+    assert await gateway.list_jobs(before=jobs[0]) == []
+
+
+async def test_jobs_of_one_instant_are_all_on_some_page(gateway: Store) -> None:
+    """Pages must neither skip nor repeat jobs that were accepted together."""
+    jobs = await asyncio.gather(*(submit(gateway) for _ in range(20)))
+    seen: list[str] = []
+    page = await gateway.list_jobs(limit=3)
+    while page:
+        seen += ids(page)
+        assert len(seen) <= 20
+        page = await gateway.list_jobs(limit=3, before=seen[-1])
+    assert sorted(seen) == sorted(job.job_id for job in jobs)
+
+
+async def test_a_listed_job_is_the_record_itself(gateway: Store, worker: Worker) -> None:
+    await submit(gateway, model="m", metadata={"a": 1})
+    await worker.run()
+    (listed,) = await gateway.list_jobs()
+    assert listed == await gateway.get(listed.job_id)
+
+
+async def test_jobs_are_listed_by_status(gateway: Store, worker: Worker) -> None:
+    jobs = [(await submit(gateway, expires_in_s=3600)).job_id for _ in range(6)]
+    leases = {lease.job_id: lease for lease in await worker.take(5)}
+    await worker.finish(leases[jobs[0]])
+    await worker.fail(leases[jobs[1]], retry_in=None)
+    await gateway.cancel(jobs[2])
+    await worker.fail(leases[jobs[3]], retry_in=timedelta(hours=2))
+    by_status = {status: ids(await gateway.list_jobs(status=status)) for status in JobStatus}
+    assert by_status == {
+        JobStatus.AWAITING_UPLOAD: [],
+        JobStatus.SUCCEEDED: [jobs[0]],
+        JobStatus.FAILED: [jobs[1]],
+        JobStatus.CANCELLED: [jobs[2]],
+        JobStatus.EXPIRED: [jobs[3]],
+        JobStatus.RUNNING: [jobs[4]],
+        JobStatus.QUEUED: [jobs[5]],
+    }
+
+
+async def test_a_status_is_found_however_far_back(gateway: Store, worker: Worker) -> None:
+    first = await submit(gateway)
+    await worker.run()
+    await submit_in_order(gateway, 30)
+    assert ids(await gateway.list_jobs(status=JobStatus.SUCCEEDED, limit=2)) == [first.job_id]
+
+
+@pytest.mark.settings(recent_max=3)
+async def test_only_so_many_are_kept(gateway: Store) -> None:
+    jobs = await submit_in_order(gateway, 5)
+    assert ids(await gateway.list_jobs()) == jobs[:1:-1]
+
+
+@pytest.mark.settings(recent_max=0)
+async def test_the_listing_can_be_switched_off(gateway: Store) -> None:
+    await submit(gateway)
+    assert await gateway.list_jobs() == []
+
+
+@pytest.mark.settings(result_ttl_s=1, idempotency_ttl_s=1)
+async def test_expired_results_leave_the_listing(gateway: Store, worker: Worker) -> None:
+    await submit(gateway)
+    waiting = await submit(gateway)
+    await worker.run()
+
+    async def one_left() -> bool:
+        return ids(await gateway.list_jobs()) == [waiting.job_id]
+
+    await wait_until(one_left)
+
+
+async def test_an_unknown_job_to_go_on_from_is_no_error(gateway: Store) -> None:
+    await submit(gateway)
+    await gateway.list_jobs(before="no-such-job")

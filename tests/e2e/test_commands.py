@@ -1,0 +1,147 @@
+"""The client commands of `iwl`: what they print, and exit codes that a script can use."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from lab.cli import main
+from tests.e2e.labs import RunningLab
+
+pytestmark = pytest.mark.server
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    code: int | str | None
+    out: str
+    err: str
+
+
+Iwl = Callable[..., Answer]
+
+
+@pytest.fixture
+def iwl(shared_lab: RunningLab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iwl:
+    """Runs an `iwl` command in this process, against the shared lab or another URL."""
+
+    def run(*arguments: str, url: str = shared_lab.ready.api) -> Answer:
+        monkeypatch.setenv("IWL_API_URL", url)
+        monkeypatch.setattr(sys, "argv", ["iwl", *arguments])
+        with pytest.raises(SystemExit) as left:
+            main()
+        printed = capsys.readouterr()
+        return Answer(left.value.code, printed.out, printed.err)
+
+    return run
+
+
+def test_submit_prints_the_id_and_get_shows_the_job(iwl: Iwl) -> None:
+    job_id = iwl("submit", "hello there").out.strip()
+    answer = iwl("get", job_id, "--wait", "10")
+    assert answer.code == 0
+    assert "succeeded" in answer.out
+    assert "hello there" in answer.out
+
+
+def test_submit_wait_prints_the_result(iwl: Iwl) -> None:
+    assert iwl("submit", "hello there", "--wait") == Answer(0, "hello there\n", "")
+
+
+def test_submit_stream_prints_the_output_as_it_comes(iwl: Iwl) -> None:
+    assert iwl("submit", "a b c", "--stream", "--param", "mock.tokens=4") == Answer(0, "a b c a\n", "")
+
+
+def test_a_failed_job_is_exit_code_1_and_one_line(iwl: Iwl) -> None:
+    answer = iwl("submit", "x", "--wait", "--param", "mock.fail=permanent")
+    assert (answer.code, answer.out) == (1, "")
+    assert "failed: permanent: " in answer.err
+    assert len(answer.err.splitlines()) == 1
+
+
+def test_watch_follows_a_job_to_its_end(iwl: Iwl) -> None:
+    job_id = iwl("submit", "hello", "--param", "mock.latency_ms=200").out.strip()
+    answer = iwl("watch", job_id, "--json")
+    events = [json.loads(line) for line in answer.out.splitlines()]
+    assert answer.code == 0
+    assert [event["event"] for event in events][-1] == "state"
+    assert events[-1]["data"]["status"] == "succeeded"
+    assert iwl("watch", job_id).out == "hello\n"
+
+
+def test_an_idempotency_key_gives_the_same_job(iwl: Iwl) -> None:
+    first, second = (iwl("submit", "once", "--idempotency-key", "k-1").out for _ in range(2))
+    assert first == second
+    conflict = iwl("submit", "twice", "--idempotency-key", "k-1")
+    assert conflict.code == 1
+    assert conflict.err.startswith("iwl: 4")
+
+
+def test_cancel_ends_a_job(iwl: Iwl) -> None:
+    job_id = iwl("submit", "x", "--param", "mock.fail=hang").out.strip()
+    assert iwl("cancel", job_id) == Answer(0, f"{job_id} cancelled\n", "")
+    assert iwl("get", job_id).code == 1
+
+
+def test_an_expired_job_is_exit_code_1(iwl: Iwl) -> None:
+    answer = iwl("submit", "x", "--wait", "--param", "mock.fail=hang", "--expires-in-s", "0.3")
+    assert (answer.code, answer.out) == (1, "")
+    assert "expired" in answer.err
+
+
+def test_a_dead_job_is_listed_and_redriven(iwl: Iwl) -> None:
+    params = ("--param", "mock.fail=permanent", "--param", "mock.fail_attempts=1")
+    dead = json.loads(iwl("submit", "dead", "--wait", "--json", *params).out)["job_id"]
+    assert dead in iwl("dlq", "list").out
+    planned = iwl("dlq", "redrive", dead, "--dry-run")
+    assert planned == Answer(0, f"{dead} -> would be queued again\n", "")
+    redriven = json.loads(iwl("dlq", "redrive", dead, "--json").out)
+    again = redriven["jobs"][0]["new_job_id"]
+    assert json.loads(iwl("get", again, "--wait", "10", "--json").out)["redrive_of"] == dead
+
+
+def test_load_accounts_for_every_job(iwl: Iwl) -> None:
+    answer = iwl("load", "--jobs", "30", "--concurrency", "5", "--latency-ms", "5", "--json")
+    report = json.loads(answer.out)
+    assert (answer.code, report["jobs"], report["succeeded"], report["failed"]) == (0, 30, 30, 0)
+    assert report["p95_ms"] >= report["p50_ms"] > 0
+
+
+def test_scale_and_stats_are_shown(iwl: Iwl) -> None:
+    assert json.loads(iwl("scale", "--json").out)["live"] == 2
+    assert json.loads(iwl("stats", "--json").out)["unaccounted"] == 0
+    assert iwl("scale").code == iwl("stats").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "line"),
+    [
+        (("get", "no-such-job"), 1, "iwl: 404: There is no such job.\n"),
+        (("submit", ""), 1, "iwl: 422: prompt: "),
+        (("submit",), 2, "Usage: "),
+        (("submit", "x", "--param", "novalue"), 2, "Usage: "),
+        (("nothing",), 2, "Usage: "),
+    ],
+    ids=["unknown job", "wrong field", "argument missing", "wrong parameter", "unknown command"],
+)
+def test_what_goes_wrong_is_said_in_a_line(
+    iwl: Iwl, arguments: tuple[str, ...], code: int, line: str
+) -> None:
+    answer = iwl(*arguments)
+    assert answer.code == code
+    assert answer.out == ""
+    assert answer.err.startswith(line)
+
+
+def test_no_api_is_exit_code_3(iwl: Iwl) -> None:
+    answer = iwl("stats", url="http://127.0.0.1:9")
+    assert (answer.code, answer.out) == (3, "")
+    assert answer.err.startswith("iwl: No API answers at http://127.0.0.1:9.")
+
+
+def test_a_url_that_is_none_is_exit_code_2(iwl: Iwl) -> None:
+    assert iwl("stats", url="nonsense") == Answer(2, "", "iwl: IWL_API_URL: 'nonsense' is not an http URL\n")

@@ -1,0 +1,184 @@
+"""`iwl up`: what is killed comes back, what is stopped leaves nothing, and no job is lost meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from common.job import Outcome
+from tests.e2e.labs import RunningLab, alive, all_gone, children_of, entries, running, start
+from tests.servers import ServerProcess
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.server
+
+StartLab = Callable[..., RunningLab]
+
+
+async def test_the_announced_processes_are_all_there_are(start_lab: StartLab) -> None:
+    lab = start_lab("--workers", "3")
+    assert set(lab.pids) == {"redis", "api", "scaler", "worker-1", "worker-2", "worker-3"}
+    assert set(lab.pids.values()) == children_of(lab.process.pid)
+
+
+async def test_a_killed_worker_comes_back_and_its_job_ends_once(start_lab: StartLab) -> None:
+    lab = start_lab(claim_idle_ms="30000")
+    async with lab.client() as api:
+        job = await running(api, prompt="hello", params={"mock": {"latency_ms": 1000}})
+        assert job.worker
+        lab.kill(job.worker)
+        ended = (await api.ended(job.job_id)).value
+        assert [attempt.outcome for attempt in ended.attempts] == [Outcome.CRASH, Outcome.SUCCEEDED]
+        stats = (await api.stats()).value
+        assert (stats.submitted, stats.succeeded, stats.unaccounted) == (1, 1, 0)
+        # Long before its lease would have run out: the slot was taken back by the same instance.
+        assert ended.queue_to_done_ms is not None
+        assert ended.queue_to_done_ms < 15_000
+
+
+async def test_names_in_job_records_are_the_names_of_the_processes(start_lab: StartLab) -> None:
+    lab = start_lab("--workers", "2", worker_concurrency="1", min_workers="2")
+    async with lab.client() as api:
+        slow = {"mock": {"latency_ms": 1500}}
+        jobs = await asyncio.gather(*(running(api, prompt=text, params=slow) for text in ("a", "b")))
+        assert {job.worker for job in jobs} == {"worker-1", "worker-2"}
+        lab.kill("worker-2")
+        ended = {job.worker: (await api.ended(job.job_id)).value for job in jobs}
+    assert not ended["worker-1"].reclaimed
+    assert ended["worker-2"].reclaimed
+
+
+async def test_jobs_survive_a_killed_server(start_lab: StartLab) -> None:
+    lab = start_lab(min_workers="2")
+    async with lab.client() as api:
+        body = {"prompt": "hello", "params": {"mock": {"latency_ms": 300}}}
+        ids = [(await api.submit(body)).value.job_id for _ in range(20)]
+        lab.kill("redis")
+        assert all([(await api.ended(job_id)).value.succeeded for job_id in ids])
+        stats = (await api.stats()).value
+        assert (stats.submitted, stats.succeeded, stats.unaccounted) == (20, 20, 0)
+
+
+async def test_a_killed_gateway_and_a_killed_scaler_come_back(start_lab: StartLab) -> None:
+    lab = start_lab("--workers", "1")
+    lab.kill("api")
+    lab.kill("scaler")
+    async with lab.client() as api:
+        await wait_until(api.ready, timeout=10)
+        await api.submit({"prompt": "hello"})
+        await wait_until(lambda: len(children_of(lab.process.pid) - set(lab.pids.values())) == 2, 15)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+async def test_a_stop_leaves_no_process_and_no_file(
+    start_lab: StartLab, tmp_path: Path, signum: signal.Signals
+) -> None:
+    lab = start_lab("--workers", "1")
+    async with lab.client() as api:
+        await running(api, prompt="hello", params={"mock": {"latency_ms": 500}})
+    assert entries(tmp_path)
+    began = time.monotonic()
+    assert lab.stop(signum) == 0
+    assert time.monotonic() - began < 10
+    assert not [name for name, pid in lab.pids.items() if alive(pid)]
+    assert not entries(tmp_path)
+
+
+async def test_a_stop_in_the_middle_of_the_start_leaves_nothing_either(tmp_path: Path) -> None:
+    process = start("up", "--json", "--port", "0", temporary=tmp_path)
+    await wait_until(lambda: list(tmp_path.glob("*/scaler.log")), timeout=10)
+    process.terminate()
+    output, _ = process.communicate(timeout=20)
+    assert (process.returncode, output) == (0, "")
+    assert not entries(tmp_path)
+
+
+async def test_a_stream_goes_on_over_a_killed_gateway(start_lab: StartLab) -> None:
+    lab = start_lab("--workers", "1")
+    async with lab.client() as api:
+        params = {"mock": {"latency_ms": 1500, "tokens": 30}}
+        job_id = (await api.submit({"prompt": "a", "stream": True, "params": params})).value.job_id
+        chunks: list[str] = []
+        async for event in api.events(job_id):
+            if event.kind == "chunk":
+                chunks.append(event.data.text or "")
+            if len(chunks) == 3:
+                lab.kill("api")
+        job = (await api.ended(job_id)).value
+    assert job.result
+    assert "".join(chunks) == job.result.text
+
+
+async def test_a_stop_ends_a_job_that_hangs_within_the_drain_time(start_lab: StartLab) -> None:
+    lab = start_lab("--workers", "1", drain_ms="500")
+    async with lab.client() as api:
+        await running(api, prompt="hello", params={"mock": {"fail": "hang"}})
+    began = time.monotonic()
+    assert lab.stop() == 0
+    assert time.monotonic() - began < 10.5
+
+
+async def test_a_killed_lab_leaves_no_process_and_its_folder_holds_the_jobs(
+    start_lab: StartLab, tmp_path: Path
+) -> None:
+    lab = start_lab("--workers", "1", "--data", str(tmp_path / "data"))
+    async with lab.client() as api:
+        job = await running(api, prompt="hello", params={"mock": {"latency_ms": 2000}})
+    os.kill(lab.process.pid, signal.SIGKILL)
+    await all_gone(lab.pids.values())
+    again = start_lab("--workers", "1", "--data", str(tmp_path / "data"))
+    async with again.client() as api:
+        ended = (await api.ended(job.job_id)).value
+    assert [attempt.outcome for attempt in ended.attempts] == [Outcome.CRASH, Outcome.SUCCEEDED]
+
+
+async def test_a_folder_serves_one_lab_at_a_time(start_lab: StartLab, tmp_path: Path) -> None:
+    start_lab("--data", str(tmp_path / "data"), "--workers", "1")
+    second = start("up", "--port", "0", "--data", str(tmp_path / "data"), temporary=tmp_path)
+    _, errors = second.communicate(timeout=20)
+    assert (second.returncode, errors) == (2, f"iwl: --data: another lab is using {tmp_path / 'data'}\n")
+
+
+async def test_a_server_of_the_users_own_is_used_and_left_alone(
+    start_lab: StartLab, private_server: ServerProcess
+) -> None:
+    lab = start_lab("--redis-url", private_server.url, "--workers", "1")
+    assert set(lab.pids) == {"api", "scaler", "worker-1"}
+    async with lab.client() as api:
+        job_id = (await api.submit({"prompt": "hello"})).value.job_id
+        assert (await api.ended(job_id)).value.succeeded
+    assert lab.stop() == 0
+    assert alive(private_server.pid)
+
+
+def test_a_busy_port_is_said_before_anything_starts(shared_lab: RunningLab, tmp_path: Path) -> None:
+    port = shared_lab.ready.api.rpartition(":")[2]
+    process = start("up", "--port", port, temporary=tmp_path)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 2
+    assert errors == f"iwl: Port {port} is in use: choose another with --port (0 picks a free one).\n"
+    assert not entries(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"min_workers": "9"}, "IWL_MIN_WORKERS: must be at most MAX_WORKERS"),
+        ({"backend": "no.such:Backend"}, "IWL_BACKEND"),
+    ],
+    ids=["seen by the lab", "seen by a child"],
+)
+def test_settings_that_cannot_work_stop_everything(
+    tmp_path: Path, settings: dict[str, str], line: str
+) -> None:
+    process = start("up", "--json", "--port", "0", temporary=tmp_path, **settings)
+    output, errors = process.communicate(timeout=30)
+    assert (process.returncode, output) == (2, "")
+    assert line in errors.splitlines()[-1]
+    assert not entries(tmp_path)

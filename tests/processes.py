@@ -1,0 +1,64 @@
+"""Several processes in one: store objects that share a namespace and nothing else."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, cast
+
+from common.errors import LabError
+from common.redis_store.keys import Keys
+from common.redis_store.store import RedisStore
+from common.redis_store.wire import Client
+from common.settings import Settings
+from common.store import Presence, Store
+from tests.keyspace import leaks
+from tests.servers import Server
+from tests.workers import Worker
+
+
+class Processes:
+    """Opens stores and hires workers on one namespace of one server."""
+
+    def __init__(self, server: Server, namespace: str, overrides: dict[str, Any]) -> None:
+        self._server = server
+        self._overrides = overrides
+        self._stores: list[Store] = []
+        self.namespace = namespace
+
+    def settings(self, **overrides: Any) -> Settings:
+        values = {"redis_url": self._server.url, "namespace": self.namespace}
+        return Settings.model_validate(values | self._overrides | overrides)
+
+    async def open(self, **overrides: Any) -> Store:
+        """A started store."""
+        # Real servers are reached over the store's own connections, as in production.
+        connect = None if self._server.real else self._server.connect
+        store = RedisStore(self.settings(**overrides), connect=connect)
+        self._stores.append(store)
+        await store.start()
+        return store
+
+    async def hire(self, instance: str = "", *, worker_id: str | None = None, **overrides: Any) -> Worker:
+        """A worker with a seat. Without an instance it is one that was never seen before."""
+        instance = instance or f"instance-{len(self._stores)}"
+        store = await self.open(instance=instance, **overrides)
+        return await Worker.seated(store, Presence(instance=instance, worker_id=worker_id))
+
+    async def assert_promises_kept(self) -> None:
+        """P1 and P7, as they must hold after anything that is not vandalism."""
+        if not self._stores:
+            return
+        store = await self.open()
+        backlog = await store.depth()
+        assert backlog.unaccounted == 0, f"promise P1 is broken: {backlog}"
+        raw = self._server.connect(decode_responses=True)
+        try:
+            leaked = await leaks(raw, self.namespace, Keys(self.namespace).permanent)
+        finally:
+            await raw.aclose()
+        assert not leaked, f"promise P7 is broken: {leaked}"
+
+    async def close(self) -> None:
+        for store in self._stores:
+            with suppress(LabError):
+                await store.aclose()

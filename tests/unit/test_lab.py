@@ -1,0 +1,45 @@
+"""The lab's figures, ports and parameters."""
+
+from __future__ import annotations
+
+import pytest
+import typer
+
+from lab.commands import nested
+from lab.figures import percentile
+from lab.ports import PORTS, free_port, is_free
+
+
+@pytest.mark.parametrize(
+    ("values", "percent", "expected"),
+    [
+        ([], 50, None),
+        ([3.0], 95, 3.0),
+        ([1.0, 2.0, 3.0, 4.0], 50, 2.0),
+        ([float(n) for n in range(80, 0, -1)], 95, 76.0),
+        ([1.0, 2.0], 100, 2.0),
+    ],
+)
+def test_percentiles_are_measured_values(values: list[float], percent: float, expected: float | None) -> None:
+    assert percentile(values, percent) == expected
+
+
+def test_a_free_port_is_outside_the_range_of_outgoing_connections() -> None:
+    port = free_port()
+    assert port in PORTS
+    assert is_free(port)
+
+
+def test_parameters_are_json_where_they_can_be_and_nested_at_dots() -> None:
+    assert nested(["mock.tokens=3", "mock.fail=error", "temperature=0.5", "stop=a=b", 'x="1"']) == {
+        "mock": {"tokens": 3, "fail": "error"},
+        "temperature": 0.5,
+        "stop": "a=b",
+        "x": "1",
+    }
+
+
+@pytest.mark.parametrize("params", [["novalue"], ["=1"], ["a=1", "a.b=2"]])
+def test_parameters_that_make_no_sense_are_refused(params: list[str]) -> None:
+    with pytest.raises(typer.BadParameter):
+        nested(params)

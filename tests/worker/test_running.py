@@ -1,0 +1,213 @@
+"""Jobs on their way through a worker: results, failures, timeouts, cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from common.job import Cause, JobRequest, JobStatus, Outcome, Usage
+from common.store import EventKind, Store
+from tests.requests import submit
+from tests.waiting import wait_until
+from tests.worker.backends import DONE, Gate, Pieces, Played, echoing, raising
+from tests.worker.running import Crew, ended
+from worker.backends.base import BrokenStream, Completion, Refused
+
+pytestmark = pytest.mark.settings(retry_backoff_ms=0, retry_backoff_max_ms=0)
+
+#: So that cancellations are noticed soon.
+PROMPT: dict[str, Any] = {"claim_idle_ms": 2_000, "heartbeat_ms": 50}
+
+
+async def test_every_job_ends_with_its_own_result(crew: Crew, gateway: Store) -> None:
+    running = await crew.start(echoing(), worker_concurrency=3)
+    jobs = [await submit(gateway, f"job {n}") for n in range(20)]
+    texts = [(await ended(gateway, job.job_id)).result for job in jobs]
+    assert [result.text for result in texts if result] == [f"job {n}" for n in range(20)]
+    await wait_until(lambda: running.count("iwl_jobs_ended_total", status="succeeded") == 20)
+
+
+async def test_the_result_is_what_the_backend_said(crew: Crew, gateway: Store) -> None:
+    usage = Usage(prompt_tokens=3, completion_tokens=2)
+
+    async def generate(request: JobRequest, attempt: int) -> Pieces:
+        yield "two "
+        yield "pieces"
+        yield Completion(finish_reason="length", usage=usage)
+
+    running = await crew.start(Played(generate))
+    job = await ended(gateway, (await submit(gateway)).job_id)
+    assert job.result
+    assert (job.result.text, job.result.finish_reason, job.result.usage) == ("two pieces", "length", usage)
+    await wait_until(lambda: running.count("iwl_tokens_total", direction="in") == 3)
+    assert running.count("iwl_tokens_total", direction="out") == 2
+
+
+async def test_no_more_jobs_run_than_there_are_slots(crew: Crew, gateway: Store) -> None:
+    gate = Gate()
+    jobs = [await submit(gateway, f"job {n}") for n in range(7)]
+    await crew.start(gate.backend, worker_concurrency=3)
+    await wait_until(lambda: gate.backend.open == 3)
+    gate.opened.set()
+    for job in jobs:
+        await ended(gateway, job.job_id)
+    assert gate.backend.most_open == 3
+
+
+async def test_a_streamed_job_shows_its_text_in_order(crew: Crew, gateway: Store) -> None:
+    words = [f"{n} " for n in range(50)]
+
+    async def generate(request: JobRequest, attempt: int) -> Pieces:
+        for word in words:
+            yield word
+            await asyncio.sleep(0)
+        yield DONE
+
+    await crew.start(Played(generate))
+    job = await submit(gateway, stream=True)
+    async with asyncio.timeout(10):
+        events = [event async for event in gateway.events(job.job_id)]
+    assert "".join(event.text or "" for event in events if event.kind is EventKind.CHUNK) == "".join(words)
+    assert events[-1].status is JobStatus.SUCCEEDED
+    final = (await gateway.get(job.job_id)).result
+    assert final
+    assert final.text == "".join(words)
+
+
+async def test_a_retryable_error_is_tried_again(crew: Crew, gateway: Store) -> None:
+    running = await crew.start(raising(BrokenStream(), Refused(500, "no")), max_attempts=3)
+    job = await ended(gateway, (await submit(gateway)).job_id)
+    assert job.status is JobStatus.SUCCEEDED
+    assert [attempt.outcome for attempt in job.attempts] == [Outcome.ERROR, Outcome.ERROR, Outcome.SUCCEEDED]
+    await wait_until(lambda: running.count("iwl_attempts_total", outcome="succeeded") == 1)
+    assert running.count("iwl_attempts_total", outcome="error") == 2
+    assert running.count("iwl_model_calls_total") == 3
+
+
+async def test_a_spent_budget_ends_in_the_dead_letters(crew: Crew, gateway: Store) -> None:
+    running = await crew.start(raising(*[Refused(500, f"no {n}") for n in (1, 2)]), max_attempts=2)
+    job = await ended(gateway, (await submit(gateway)).job_id)
+    assert job.status is JobStatus.FAILED
+    assert job.error
+    assert (job.error.cause, job.error.message) == (Cause.ERROR, "HTTP 500: no 2")
+    assert [letter.job_id for letter in await gateway.list_dead()] == [job.job_id]
+    await wait_until(lambda: running.count("iwl_job_failures_total", cause="error") == 1)
+
+
+async def test_a_permanent_error_is_not_tried_again(crew: Crew, gateway: Store) -> None:
+    backend = raising(Refused(400, "context too long"))
+    await crew.start(backend, max_attempts=3)
+    job = await ended(gateway, (await submit(gateway)).job_id)
+    assert job.error
+    assert (job.error.cause, job.error.message) == (Cause.PERMANENT, "HTTP 400: context too long")
+    assert len(backend.calls) == 1
+
+
+@pytest.mark.settings(retry_backoff_ms=150, retry_backoff_max_ms=150)
+async def test_a_delayed_retry_is_not_late(crew: Crew, gateway: Store) -> None:
+    await crew.start(raising(Refused(500, "no", retry_after=timedelta(milliseconds=100))))
+    job = await ended(gateway, (await submit(gateway)).job_id)
+    first, second = job.attempts
+    assert first.ended_at
+    waited = second.started_at - first.ended_at
+    # Nobody else keeps the time, and rounds without a poke are a second apart.
+    assert timedelta(milliseconds=100) <= waited < timedelta(milliseconds=700)
+
+
+@pytest.mark.parametrize(
+    ("asked", "setting"),
+    [(0.1, 60_000), (None, 100), (60, 100)],
+    ids=["the request's", "the setting's", "the setting caps the request's"],
+)
+async def test_an_attempt_has_a_time_limit(
+    crew: Crew, gateway: Store, asked: float | None, setting: int
+) -> None:
+    gate = Gate()
+    await crew.start(gate.backend, max_attempts=1, job_timeout_ms=setting)
+    job = await ended(gateway, (await submit(gateway, timeout_s=asked)).job_id)
+    assert job.error
+    assert (job.error.cause, job.error.message) == (Cause.TIMEOUT, "The attempt took longer than 0.1 s.")
+    assert gate.backend.open == 0
+
+
+async def test_a_result_too_large_fails_whole(crew: Crew, gateway: Store) -> None:
+    async def generate(request: JobRequest, attempt: int) -> Pieces:
+        yield "ä" * 8
+        yield "ä" * int(request.prompt or 0)
+        yield DONE
+
+    backend = Played(generate)
+    await crew.start(backend, max_result_bytes=20)
+    fits, large = await submit(gateway, "2"), await submit(gateway, "3")
+    assert (await ended(gateway, fits.job_id)).status is JobStatus.SUCCEEDED
+    job = await ended(gateway, large.job_id)
+    assert job.error
+    assert job.error.cause is Cause.RESULT_TOO_LARGE
+    assert job.result is None
+    assert backend.open == 0
+
+
+async def test_cancelling_closes_the_model_call(crew: Crew, gateway: Store) -> None:
+    gate = Gate()
+    running = await crew.start(gate.backend, worker_concurrency=1, **PROMPT)
+    job = await submit(gateway, "cancelled")
+    await wait_until(lambda: gate.backend.open == 1)
+    await gateway.cancel(job.job_id)
+    await wait_until(lambda: gate.backend.open == 0)
+    gate.opened.set()
+    after = await submit(gateway, "after")
+    assert (await ended(gateway, after.job_id)).status is JobStatus.SUCCEEDED
+    assert (await gateway.get(job.job_id)).status is JobStatus.CANCELLED
+    assert running.count("iwl_attempts_total", outcome="cancelled") == 1
+    assert running.count("iwl_stale_writes_total") == 0
+
+
+async def test_the_deadline_closes_the_model_call(crew: Crew, gateway: Store) -> None:
+    gate = Gate()
+    running = await crew.start(gate.backend, **PROMPT)
+    job = await submit(gateway, expires_in_s=0.3)
+    assert (await ended(gateway, job.job_id)).status is JobStatus.EXPIRED
+    await wait_until(lambda: gate.backend.open == 0)
+    await wait_until(lambda: running.count("iwl_attempts_total", outcome="expired") == 1)
+
+
+async def test_no_way_to_end_costs_a_slot(crew: Crew, gateway: Store) -> None:
+    gate = Gate()
+
+    async def generate(request: JobRequest, attempt: int) -> Pieces:
+        match request.prompt:
+            case "bug":
+                raise ZeroDivisionError
+            case "self-cancel":
+                raise asyncio.CancelledError
+            case "large":
+                yield "x" * 1000
+            case "silent":
+                return
+            case _:
+                await gate.opened.wait()
+        yield "done"
+        yield DONE
+
+    backend = Played(generate)
+    await crew.start(backend, worker_concurrency=2, max_attempts=1, max_result_bytes=100, **PROMPT)
+    bad = [
+        await submit(gateway, how, timeout_s=0.1) for how in ("bug", "self-cancel", "large", "silent", "hang")
+    ]
+    for job in bad:
+        assert (await ended(gateway, job.job_id)).status is JobStatus.FAILED
+    good = [await submit(gateway, f"good {n}") for n in range(2)]
+    await wait_until(lambda: backend.open == 2)
+    gate.opened.set()
+    for job in good:
+        assert (await ended(gateway, job.job_id)).status is JobStatus.SUCCEEDED
+
+
+async def test_times_are_measured(crew: Crew, gateway: Store) -> None:
+    running = await crew.start(echoing())
+    await ended(gateway, (await submit(gateway)).job_id)
+    for name in ("queue", "run", "total"):
+        await wait_until(lambda name=name: running.count(f"iwl_job_{name}_seconds_count") == 1)
