@@ -1,0 +1,1 @@
+"""The gateway: HTTP in, port calls out."""

@@ -1,0 +1,1 @@
+"""Measurements of this stack. Figures are printed as measured in the run that prints them."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from redis.asyncio import Redis
 
 from common.store import Store
+from tests.processes import Processes
 from tests.servers import (
     EMBEDDED,
     FAKEREDIS,
@@ -21,13 +22,12 @@ from tests.servers import (
     embedded_binary,
     named_binaries,
 )
+from tests.vandal import Vandal
 from tests.workers import Worker
-
-if TYPE_CHECKING:
-    from tests.processes import Processes
 
 #: A developer's own IWL_* must not change what the tests see.
 NAMED_SERVERS = os.environ.pop("IWL_TEST_SERVERS", "")
+SENT_TWICE = bool(os.environ.pop("IWL_TEST_SENT_TWICE", ""))
 for _name in [name for name in os.environ if name.startswith("IWL_")]:
     del os.environ[_name]
 
@@ -42,6 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for line in (
         "settings(**overrides): settings of every store of this test",
         "vandal: writes to the store's keys behind its back, so conservation and leaks are not asserted",
+        "sent_twice: every script of this test reaches the server twice",
         "real_server: no fakeredis, because it lacks what the test is about",
     ):
         config.addinivalue_line("markers", line)
@@ -144,18 +145,22 @@ async def processes(
     request: pytest.FixtureRequest, server: Server, namespace: str
 ) -> AsyncIterator[Processes]:
     """Store objects on one namespace, each as if in a process of its own. Checks P1 and P7 at the end."""
-    from tests.processes import Processes
-
     overrides: dict[str, Any] = {"claim_idle_ms": IDLE_MS}
     for mark in reversed(list(request.node.iter_markers("settings"))):
         overrides |= mark.kwargs
-    opened = Processes(server, namespace, overrides)
+    twice = SENT_TWICE or request.node.get_closest_marker("sent_twice") is not None
+    opened = Processes(server, namespace, overrides, sent_twice=twice)
     yield opened
     try:
         if request.node.get_closest_marker("vandal") is None:
             await opened.assert_promises_kept()
     finally:
         await opened.close()
+
+
+@pytest.fixture
+def vandal(raw: Redis, namespace: str) -> Vandal:
+    return Vandal(raw, namespace)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any, cast
 
 from common.errors import LabError
+from common.redis_store import wire
 from common.redis_store.keys import Keys
 from common.redis_store.store import RedisStore
 from common.redis_store.wire import Client
@@ -13,14 +14,19 @@ from common.settings import Settings
 from common.store import Presence, Store
 from tests.keyspace import leaks
 from tests.servers import Server
+from tests.twice import TwiceClient
 from tests.workers import Worker
 
 
 class Processes:
     """Opens stores and hires workers on one namespace of one server."""
 
-    def __init__(self, server: Server, namespace: str, overrides: dict[str, Any]) -> None:
+    def __init__(
+        self, server: Server, namespace: str, overrides: dict[str, Any], *, sent_twice: bool = False
+    ) -> None:
+        """`sent_twice`: every script reaches the server twice."""
         self._server = server
+        self._sent_twice = sent_twice
         self._overrides = overrides
         self._stores: list[Store] = []
         self.namespace = namespace
@@ -31,9 +37,7 @@ class Processes:
 
     async def open(self, **overrides: Any) -> Store:
         """A started store."""
-        # Real servers are reached over the store's own connections, as in production.
-        connect = None if self._server.real else self._server.connect
-        store = RedisStore(self.settings(**overrides), connect=connect)
+        store = RedisStore(self.settings(**overrides), connect=self._connect)
         self._stores.append(store)
         await store.start()
         return store
@@ -43,6 +47,12 @@ class Processes:
         instance = instance or f"instance-{len(self._stores)}"
         store = await self.open(instance=instance, **overrides)
         return await Worker.seated(store, Presence(instance=instance, worker_id=worker_id))
+
+    def _connect(self) -> Client:
+        # A real server is dialled as in production; fakeredis has no address.
+        server = self._server
+        client = wire.connect(server.url) if server.real else cast(Client, server.connect())
+        return TwiceClient(client) if self._sent_twice else client
 
     async def assert_promises_kept(self) -> None:
         """P1 and P7, as they must hold after anything that is not vandalism."""

@@ -1,0 +1,80 @@
+"""`python -m api`: the gateway as a process. Exit status 2 when it is set up wrongly."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import sys
+
+import uvloop
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+
+from api.app import create_app
+from api.gateway import Gateway
+from api.server import GatewayServer
+from common.errors import SettingsError, StoreRefused, StoreUnavailable
+from common.settings import Settings, load_settings
+from common.stores import open_store
+from common.telemetry import configure_logging
+
+log = logging.getLogger("api")
+
+MISCONFIGURED = 2
+
+
+def main() -> int:
+    try:
+        settings = load_settings()
+        configure_logging("api", settings.log_level)
+        # Its own start and stop messages say less than ours.
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(settings))
+    except (SettingsError, StoreRefused) as error:
+        print(f"api: {error}", file=sys.stderr)
+        return MISCONFIGURED
+    return 0
+
+
+async def serve(settings: Settings) -> None:
+    """Raises SettingsError, and StoreRefused: at once, or when the store comes up later."""
+    refusals: list[StoreRefused] = []
+
+    def refuse(error: StoreRefused) -> None:
+        refusals.append(error)
+        server.close()
+
+    store = open_store(settings)
+    try:
+        app = create_app(store, settings, _process_registry(), refuse)
+        server = GatewayServer(app, settings.host, settings.port)
+        await _first_look(app.state.gateway)
+        # A full collection that walks every module's objects stops all requests for 30 ms.
+        gc.collect()
+        gc.freeze()
+        await server.serve(sockets=[server.config.bind_socket()])
+    finally:
+        await store.aclose()
+    if refusals:
+        raise refusals[0]
+
+
+async def _first_look(gateway: Gateway) -> None:
+    """Raises StoreRefused. A store that is away is waited for while serving."""
+    try:
+        await gateway.trust()
+    except StoreUnavailable as error:
+        log.warning("store away at start", extra={"error": str(error)})
+
+
+def _process_registry() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    GCCollector(registry=registry)
+    return registry
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,186 @@
+"""The HTTP application. Here, and only here, an error becomes a status."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from prometheus_client import CollectorRegistry
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from api import dead, fleet, jobs
+from api.gateway import Gateway, keep_watch
+from api.intake import IDEMPOTENCY_FIELD, path_of
+from api.metering import Metering
+from api.openapi import describe
+from api.patience import stop
+from api.problems import (
+    BodyTooLarge,
+    BodyTooSlow,
+    FieldError,
+    InvalidRequest,
+    NotReady,
+    Problem,
+    problem_response,
+)
+from common.errors import (
+    IdempotencyConflict,
+    JobEnded,
+    JobExpired,
+    JobNotFound,
+    LabError,
+    QueueFull,
+    StoreFull,
+    StoreRefused,
+    StoreUnavailable,
+)
+from common.settings import Settings
+from common.store import Store
+from common.telemetry import GatewayMetrics
+
+log = logging.getLogger(__name__)
+
+STATUS: dict[type[LabError], HTTPStatus] = {
+    JobNotFound: HTTPStatus.NOT_FOUND,
+    BodyTooSlow: HTTPStatus.REQUEST_TIMEOUT,
+    JobEnded: HTTPStatus.CONFLICT,
+    JobExpired: HTTPStatus.GONE,
+    BodyTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    InvalidRequest: HTTPStatus.UNPROCESSABLE_ENTITY,
+    IdempotencyConflict: HTTPStatus.UNPROCESSABLE_ENTITY,
+    QueueFull: HTTPStatus.TOO_MANY_REQUESTS,
+    NotReady: HTTPStatus.SERVICE_UNAVAILABLE,
+    StoreFull: HTTPStatus.SERVICE_UNAVAILABLE,
+    StoreUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    StoreRefused: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+
+#: What the library or the server said about a store names hosts and keys.
+_WITHHELD = (StoreUnavailable, StoreRefused)
+#: An outage rarely ends sooner, and a full store frees memory job by job.
+RETRY_AFTER_OUTAGE_S = 2
+
+
+def create_app(
+    store: Store,
+    settings: Settings,
+    registry: CollectorRegistry | None = None,
+    on_refused: Callable[[StoreRefused], None] | None = None,
+) -> FastAPI:
+    """`on_refused` hears of a store that came up after the gateway and cannot keep its promises."""
+    registry = registry or CollectorRegistry()
+    gateway = Gateway(store=store, settings=settings, registry=registry, metrics=GatewayMetrics(registry))
+
+    @asynccontextmanager
+    async def watching(_: FastAPI) -> AsyncGenerator[None]:
+        watch = asyncio.create_task(keep_watch(gateway, on_refused or _log_refusal))
+        yield
+        gateway.closing.set()
+        await stop(watch)
+
+    app = FastAPI(
+        title="Inference Worker Lab",
+        description="Submit inference jobs; every accepted job ends exactly once, visibly.",
+        version="0.1.0",
+        # Included routers match every request twice; these routes are the app's own.
+        routes=[*jobs.direct.routes, *jobs.router.routes, *dead.router.routes, *fleet.router.routes],
+        lifespan=watching,
+        redirect_slashes=False,
+        telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
+    )
+    app.state.gateway = gateway
+    app.openapi = lambda: describe(app)
+    app.add_middleware(Metering, metrics=gateway.metrics, routes=app.routes)
+    app.add_exception_handler(LabError, _lab_error)
+    app.add_exception_handler(RequestValidationError, _invalid_parameter)
+    app.add_exception_handler(HTTPException, _routing_error)
+    app.add_exception_handler(ClientDisconnect, _nobody_listens)
+    app.add_exception_handler(Exception, _unexpected)
+    return app
+
+
+def _log_refusal(error: StoreRefused) -> None:
+    log.error("store refused", extra={"error": str(error)})
+
+
+async def _lab_error(request: Request, error: Exception) -> Response:
+    kind = next((each for each in type(error).__mro__ if each in STATUS), None)
+    if kind is None:
+        log.error("request failed", exc_info=error)
+        return await _unexpected(request, error)
+    status = STATUS[kind]
+    problem = Problem(
+        type=f"urn:iwl:problem:{_slug(kind)}",
+        title=status.phrase,
+        status=status,
+        detail=(kind.__doc__ or "") if isinstance(error, _WITHHELD) else str(error),
+        errors=_fields(error),
+        job_status=error.status if isinstance(error, JobEnded) else None,
+    )
+    return problem_response(problem, _retry_after(request, error, status))
+
+
+def _slug(kind: type[LabError]) -> str:
+    return "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in kind.__name__)[1:]
+
+
+def _fields(error: Exception) -> tuple[FieldError, ...]:
+    match error:
+        case InvalidRequest():
+            return error.errors
+        case IdempotencyConflict():
+            return (FieldError(field=IDEMPOTENCY_FIELD, message=str(error)),)
+        case _:
+            return ()
+
+
+def _retry_after(request: Request, error: Exception, status: HTTPStatus) -> dict[str, str]:
+    if isinstance(error, QueueFull):
+        gateway: Gateway = request.app.state.gateway
+        return {"Retry-After": str(gateway.drain.retry_after_s(error.depth - error.limit + 1))}
+    if status is HTTPStatus.SERVICE_UNAVAILABLE:
+        return {"Retry-After": str(RETRY_AFTER_OUTAGE_S)}
+    return {}
+
+
+async def _invalid_parameter(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    # The first step of the path says where the parameter came from: query or header.
+    wrong = [FieldError(field=path_of(each["loc"][1:]), message=each["msg"]) for each in error.errors()]
+    return await _lab_error(request, InvalidRequest(*wrong))
+
+
+async def _routing_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    status = HTTPStatus(error.status_code)
+    headers = error.headers
+    if status is HTTPStatus.METHOD_NOT_ALLOWED:
+        # The router names the methods of the first route with this path, not of all.
+        headers = {"Allow": ", ".join(sorted(_methods_at(request)))}
+    problem = Problem(type="about:blank", title=status.phrase, status=status, detail=str(error.detail))
+    return problem_response(problem, headers)
+
+
+def _methods_at(request: Request) -> set[str]:
+    routes = [route for route in request.app.routes if isinstance(route, Route)]
+    path = request.url.path
+    return {method for route in routes if route.path_regex.match(path) for method in route.methods or ()}
+
+
+async def _nobody_listens(request: Request, error: Exception) -> Response:
+    return Response(status_code=HTTPStatus.BAD_REQUEST)
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    """The server logs the error; the client gets none of it."""
+    status = HTTPStatus.INTERNAL_SERVER_ERROR
+    detail = "Something went wrong in the gateway."
+    return problem_response(Problem(type="about:blank", title=status.phrase, status=status, detail=detail))

@@ -1,0 +1,63 @@
+"""Errors as `application/problem+json` (RFC 9457)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+from starlette.responses import Response
+
+from common.errors import LabError
+
+MEDIA_TYPE = "application/problem+json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldError:
+    #: Path of the field, as in `params.mock.fail` or `messages.0`; a header by its name.
+    field: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """`type` is stable and meant for programs, `detail` for people."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    #: The fields that were wrong.
+    errors: tuple[FieldError, ...] = ()
+    #: With 409: how the job had ended.
+    job_status: str | None = None
+
+
+class InvalidRequest(LabError):
+    """The request has a field that cannot be accepted."""
+
+    def __init__(self, *errors: FieldError) -> None:
+        super().__init__("; ".join(f"{each.field}: {each.message}" for each in errors))
+        self.errors = errors
+
+
+class BodyTooLarge(LabError):
+    """The body is larger than this gateway accepts."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"The body is larger than {limit} bytes.")
+
+
+class BodyTooSlow(LabError):
+    """The body did not arrive in time."""
+
+
+class NotReady(LabError):
+    """The gateway cannot take work right now."""
+
+
+def problem_response(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
+    body = {name: value for name, value in msgspec.to_builtins(problem).items() if value}
+    sent = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", **(headers or {})}
+    return Response(msgspec.json.encode(body), problem.status, sent, MEDIA_TYPE)

@@ -1,0 +1,258 @@
+"""What the API answers, field for field. Times are RFC 3339 UTC, durations seconds, absent is null."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, cast
+
+from common.job import Attempt, Cause, Job, JobError, JobRequest, JobStatus, JsonObject, Result
+from common.store import Backlog, DeadLetter, Reason, Redriven, ScaleChange, ScaleView, Submitted
+
+JOBS = "/v1/jobs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Urls:
+    self: str
+    events: str
+    cancel: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePlace:
+    #: Jobs queued ahead of this one; null on a replay.
+    position: int | None
+    #: Estimated seconds until the job has ended; null when nothing drains.
+    eta_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    job_id: str
+    status: JobStatus
+    urls: Urls
+    queue: QueuePlace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstRunJob:
+    job_id: str
+    status: JobStatus
+    attempt: int
+    worker: str | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    deadline_at: datetime | None
+    model: str | None
+    result: Result | None
+    error: JobError | None
+    attempts: tuple[Attempt, ...]
+    metadata: JsonObject
+    urls: Urls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobView(FirstRunJob):
+    #: The dead job that this one repeats; present only on a redriven job.
+    redrive_of: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPage:
+    jobs: list[JobView]
+    #: Give it as `before` for the next page; null on the last.
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadJob:
+    cursor: str
+    job_id: str
+    cause: Cause
+    error: str
+    attempts: int
+    died_at: datetime
+    #: null when the request is gone (cause `lost`); such a job cannot be redriven.
+    request: JobRequest | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadPage:
+    jobs: list[DeadJob]
+    #: Give it as `before` for the next page; null on the last.
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedrivenJob:
+    #: The dead job.
+    job_id: str
+    #: The job that repeats it; null with `dry_run`.
+    new_job_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedriveReport:
+    dry_run: bool
+    jobs: list[RedrivenJob]
+    #: Dead jobs that matched and have no request left to repeat.
+    unusable: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    submitted: int
+    awaiting_upload: int
+    queued: int
+    running: int
+    retrying: int
+    succeeded: int
+    failed: int
+    cancelled: int
+    expired: int
+    dead_letters: int
+    #: Submitted less everything else known of; anything but 0 means that somebody wrote to our keys.
+    unaccounted: int
+    lag: int | None
+    pending: int | None
+    #: Jobs ended per second while there was work, over the last minute; null before anything is known.
+    drain_rate: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    desired: int | None
+    live: int
+    #: Live workers that the scale lets read.
+    active: int
+    busy: int
+    lag: int | None
+    pending: int | None
+    retrying: int | None
+    min: int | None
+    max: int | None
+    reason: Reason | None
+    updated_at: datetime | None
+    age_s: float | None
+    stale: bool
+    leader: str | None
+    history: tuple[ScaleChange, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    status: Literal["ok", "ready"]
+
+
+def urls_of(job_id: str) -> Urls:
+    path = f"{JOBS}/{job_id}"
+    return Urls(self=path, events=f"{path}/events", cancel=path)
+
+
+def accepted(submitted: Submitted, eta_s: float | None) -> Accepted:
+    job = submitted.job
+    place = QueuePlace(position=submitted.position, eta_s=eta_s)
+    return Accepted(job_id=job.job_id, status=job.status, urls=urls_of(job.job_id), queue=place)
+
+
+def job_view(job: Job) -> FirstRunJob:
+    view = FirstRunJob(
+        job_id=job.job_id,
+        status=job.status,
+        attempt=job.attempt,
+        worker=job.worker,
+        created_at=job.created_at,
+        started_at=job.started_at,
+        finished_at=job.finished_at,
+        deadline_at=job.deadline_at,
+        model=job.model,
+        result=job.result,
+        error=job.error,
+        attempts=job.attempts,
+        metadata=job.metadata,
+        urls=urls_of(job.job_id),
+    )
+    if job.redrive_of is None:
+        return view
+    fields = {name: getattr(view, name) for name in FirstRunJob.__slots__}
+    return JobView(**fields, redrive_of=job.redrive_of)
+
+
+def job_page(jobs: Sequence[Job], limit: int) -> JobPage:
+    views = cast(list[JobView], [job_view(job) for job in jobs])
+    return JobPage(jobs=views, next=jobs[-1].job_id if len(jobs) >= limit else None)
+
+
+def dead_job(letter: DeadLetter) -> DeadJob:
+    return DeadJob(
+        cursor=letter.cursor,
+        job_id=letter.job_id,
+        cause=letter.cause,
+        error=letter.error,
+        attempts=letter.attempts,
+        died_at=letter.died_at,
+        request=letter.request,
+    )
+
+
+def dead_page(letters: Sequence[DeadLetter], limit: int) -> DeadPage:
+    more = len(letters) >= limit
+    return DeadPage(jobs=[dead_job(each) for each in letters], next=letters[-1].cursor if more else None)
+
+
+def redrive_report(redriven: Redriven, dry_run: bool) -> RedriveReport:
+    jobs = [RedrivenJob(job_id=old, new_job_id=new or None) for old, new in redriven.jobs]
+    return RedriveReport(dry_run=dry_run, jobs=jobs, unusable=list(redriven.unusable))
+
+
+def stats(backlog: Backlog, drain_rate: float | None) -> Stats:
+    return Stats(
+        submitted=backlog.submitted,
+        awaiting_upload=backlog.awaiting_upload,
+        queued=backlog.queued,
+        running=backlog.running,
+        retrying=backlog.retrying,
+        succeeded=backlog.succeeded,
+        failed=backlog.failed,
+        cancelled=backlog.cancelled,
+        expired=backlog.expired,
+        dead_letters=backlog.dead_letters,
+        unaccounted=backlog.unaccounted,
+        lag=backlog.lag,
+        pending=backlog.pending,
+        drain_rate=drain_rate,
+    )
+
+
+def active_workers(view: ScaleView) -> int:
+    """`worker-N` reads while N <= desired; a fleet without fresh orders, and any other name, reads always."""
+    if view.stale or view.decision is None:
+        return view.live
+    desired = view.decision.desired
+    numbers = (re.fullmatch(r"worker-([0-9]+)", each.worker) for each in view.workers)
+    return sum(1 for number in numbers if number is None or int(number[1]) <= desired)
+
+
+def scale(view: ScaleView) -> Scale:
+    decision = view.decision
+    return Scale(
+        desired=decision.desired if decision else None,
+        live=view.live,
+        active=active_workers(view),
+        busy=view.busy,
+        lag=decision.lag if decision else None,
+        pending=decision.pending if decision else None,
+        retrying=decision.retrying if decision else None,
+        min=decision.min if decision else None,
+        max=decision.max if decision else None,
+        reason=decision.reason if decision else None,
+        updated_at=view.updated_at,
+        age_s=view.age.total_seconds() if view.age is not None else None,
+        stale=view.stale,
+        leader=view.leader,
+        history=view.history,
+    )
