@@ -1,0 +1,1 @@
+"""Decides and publishes how many workers there should be."""

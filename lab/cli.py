@@ -1,0 +1,69 @@
+"""The `iwl` command."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from common.errors import LabError, SettingsError, StoreRefused
+from lab import commands
+from lab.demo import demo as run_demo
+from lab.exits import EXITS, ApiUnreachable, ChildRefused, Exit
+from lab.system import Plan
+from lab.up import up as run_up
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    epilog=EXITS,
+    help="Inference Worker Lab on this machine: run it, break it, ask it. IWL_API_URL names the API.",
+)
+
+
+@app.command(epilog=EXITS)
+def up(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the API; 0 picks a free one.")] = 8080,
+    workers: Annotated[int, typer.Option(min=1, max=64, help="How many, at most.")] = 2,
+    redis_url: Annotated[str | None, typer.Option(help="Redis 7 or newer; else an embedded server.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Keep data and logs here; else they go at the end.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One line when ready: api, redis, pids.")] = False,
+) -> None:
+    """Run the whole system until Ctrl-C."""
+    plan = Plan(port=port, workers=workers, redis_url=redis_url, data=data)
+    raise typer.Exit(asyncio.run(run_up(plan, as_json=as_json)))
+
+
+@app.command(epilog=EXITS)
+def demo(
+    as_json: Annotated[bool, typer.Option("--json", help="Only the figures, as one object.")] = False,
+) -> None:
+    """Run 80 jobs, kill a worker in the middle, and account for every job. Exit code 1 if one is missing."""
+    raise typer.Exit(asyncio.run(run_demo(as_json=as_json)))
+
+
+app.add_typer(commands.app)
+
+
+def main() -> None:
+    try:
+        app()
+    except LabError as error:
+        print(f"iwl: {error}", file=sys.stderr)
+        sys.exit(_code(error))
+
+
+def _code(error: LabError) -> Exit:
+    match error:
+        case SettingsError() | StoreRefused() | ChildRefused():
+            return Exit.USAGE
+        case ApiUnreachable():
+            return Exit.UNREACHABLE
+        case _:
+            return Exit.FAILED

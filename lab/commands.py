@@ -1,0 +1,247 @@
+"""The `iwl` commands that are clients of the HTTP API."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+
+from common.job import Cause
+from common.settings import ClientSettings
+from lab import load as loading
+from lab.client import Api, Event
+from lab.exits import EXITS, Exit
+from lab.records import JobRecord
+from lab.show import dead_lines, failure_line, job_table, redrive_lines, scale_table, stats_table
+
+Json = Annotated[bool, typer.Option("--json", help="The API's answer as JSON.")]
+JobId = Annotated[str, typer.Argument(metavar="ID", help="Job id.")]
+
+app = typer.Typer(epilog=EXITS)
+dlq = typer.Typer(no_args_is_help=True, help="Jobs that failed for good, and another try for them.")
+app.add_typer(dlq, name="dlq", epilog=EXITS)
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def call(work: Callable[[Api], Awaitable[Exit]]) -> None:
+    """Does `work` with the API that the environment names, and exits with its code."""
+
+    async def run() -> Exit:
+        async with Api(ClientSettings().api_url) as api:
+            return await work(api)
+
+    raise typer.Exit(asyncio.run(run()))
+
+
+def _ended(job: JobRecord) -> Exit:
+    """An ended job that did not succeed is a failure; one that lives is not."""
+    return Exit.FAILED if job.ended and not job.succeeded else Exit.OK
+
+
+def _param(text: str) -> tuple[list[str], object]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--param")
+    with suppress(msgspec.DecodeError):
+        return name.split("."), msgspec.json.decode(value)
+    return name.split("."), value
+
+
+def nested(params: list[str]) -> dict[str, object]:
+    """`mock.tokens=3` is `{"mock": {"tokens": 3}}`; a value that is not JSON is a string."""
+    root: dict[str, Any] = {}
+    for path, value in map(_param, params):
+        place = root
+        for name in path[:-1]:
+            if not isinstance(place.setdefault(name, {}), dict):
+                raise typer.BadParameter(f"{name!r} is a value and a group", param_hint="--param")
+            place = place[name]
+        place[path[-1]] = value
+    return root
+
+
+def _print_lines(lines: list[str]) -> None:
+    for line in lines:
+        print(line)
+
+
+@app.command(epilog=EXITS)
+def submit(
+    prompt: Annotated[str, typer.Argument(help="What the model is asked.")],
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the end and print the result.")] = False,
+    stream: Annotated[bool, typer.Option("--stream", help="Print the output while it comes.")] = False,
+    param: Annotated[
+        list[str] | None, typer.Option(help="Model parameter, as in temperature=0 or mock.latency_ms=200.")
+    ] = None,
+    idempotency_key: Annotated[str | None, typer.Option(help="The same key gives the same job.")] = None,
+    timeout_s: Annotated[float | None, typer.Option(help="Limit of one attempt.")] = None,
+    expires_in_s: Annotated[float | None, typer.Option(help="Limit of the whole job.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model name.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Submit a job and print its id, or with --wait or --stream its result."""
+    optional = {
+        "idempotency_key": idempotency_key,
+        "timeout_s": timeout_s,
+        "expires_in_s": expires_in_s,
+        "model": model,
+    }
+    body: dict[str, object] = {"prompt": prompt, "params": nested(param or []), "stream": stream}
+    body |= {name: value for name, value in optional.items() if value is not None}
+
+    async def work(api: Api) -> Exit:
+        accepted = await api.submit(body)
+        job_id = accepted.value.job_id
+        if stream:
+            return await _follow(api, job_id, as_json, states=False)
+        if wait:
+            reply = await api.ended(job_id)
+            _print_result(reply.value) if not as_json else print(reply.raw)
+            return _ended(reply.value)
+        print(accepted.raw if as_json else job_id)
+        return Exit.OK
+
+    call(work)
+
+
+def _print_result(job: JobRecord) -> None:
+    if job.result:
+        print(job.result.text)
+    else:
+        err.print(f"{job.job_id} {failure_line(job)}", markup=False)
+
+
+@app.command(epilog=EXITS)
+def get(
+    job_id: JobId,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for the job's end.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Show a job. Exit code 1 when it has ended without success, or is not known."""
+
+    async def work(api: Api) -> Exit:
+        reply = await api.job(job_id, timedelta(seconds=wait))
+        print(reply.raw) if as_json else out.print(job_table(reply.value))
+        return _ended(reply.value)
+
+    call(work)
+
+
+@app.command(epilog=EXITS)
+def watch(job_id: JobId, as_json: Json = False) -> None:
+    """Follow a job to its end. Exit code 1 when it does not succeed."""
+    call(lambda api: _follow(api, job_id, as_json, states=True))
+
+
+async def _follow(api: Api, job_id: str, as_json: bool, *, states: bool) -> Exit:
+    column = 0
+    async for event in api.events(job_id):
+        if as_json:
+            print(_event_line(event), flush=True)
+        elif event.kind == "chunk":
+            column += len(event.data.text or "")
+            print(event.data.text, end="", flush=True)
+        elif states or (event.kind == "attempt" and event.data.attempt > 1):
+            err.print(f"{event.data.status}, attempt {event.data.attempt}", style="dim")
+    job = (await api.job(job_id)).value
+    if not as_json:
+        print() if column and job.succeeded else _print_result(job)
+    return _ended(job)
+
+
+def _event_line(event: Event) -> str:
+    line = {"id": event.id, "event": event.kind, "data": msgspec.Raw(event.raw.encode())}
+    return msgspec.json.encode(line).decode()
+
+
+@app.command(epilog=EXITS)
+def cancel(job_id: JobId, as_json: Json = False) -> None:
+    """Cancel a job that has not ended."""
+
+    async def work(api: Api) -> Exit:
+        reply = await api.cancel(job_id)
+        print(reply.raw if as_json else f"{reply.value.job_id} {reply.value.status}")
+        return Exit.OK
+
+    call(work)
+
+
+@app.command(epilog=EXITS)
+def scale(as_json: Json = False) -> None:
+    """Show how many workers there should be, and why."""
+
+    async def work(api: Api) -> Exit:
+        reply = await api.scale()
+        print(reply.raw) if as_json else out.print(scale_table(reply.value))
+        return Exit.OK
+
+    call(work)
+
+
+@app.command(epilog=EXITS)
+def stats(as_json: Json = False) -> None:
+    """Show where all jobs are. Exit code 1 when one is unaccounted for."""
+
+    async def work(api: Api) -> Exit:
+        reply = await api.stats()
+        print(reply.raw) if as_json else out.print(stats_table(reply.value))
+        return Exit.FAILED if reply.value.unaccounted else Exit.OK
+
+    call(work)
+
+
+@dlq.command("list", epilog=EXITS)
+def list_dead(
+    limit: Annotated[int, typer.Option(min=1, max=100)] = 50,
+    before: Annotated[str | None, typer.Option(help="`next` of the page before.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show dead jobs, newest first."""
+
+    async def work(api: Api) -> Exit:
+        reply = await api.dead(limit, before)
+        _print_lines([reply.raw] if as_json else dead_lines(reply.value))
+        if reply.value.next and not as_json:
+            err.print(f"more: --before {reply.value.next}", style="dim")
+        return Exit.OK
+
+    call(work)
+
+
+@dlq.command(epilog=EXITS)
+def redrive(
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Dead jobs.")] = None,
+    cause: Annotated[Cause | None, typer.Option(help="All that died of this.")] = None,
+    limit: Annotated[int, typer.Option(min=1)] = 100,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be queued.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Queue dead jobs again as new jobs. Neither ids nor cause means all, up to the limit."""
+
+    async def work(api: Api) -> Exit:
+        reply = await api.redrive(ids=ids or [], cause=cause, limit=limit, dry_run=dry_run)
+        _print_lines([reply.raw] if as_json else redrive_lines(reply.value))
+        return Exit.FAILED if reply.value.unusable else Exit.OK
+
+    call(work)
+
+
+@app.command(epilog=EXITS)
+def load(
+    jobs: Annotated[int, typer.Option(min=1)] = 100,
+    concurrency: Annotated[int, typer.Option(min=1, help="Clients at once, each with one job.")] = 8,
+    prompt: Annotated[str, typer.Option()] = "What survives a crash?",
+    latency_ms: Annotated[int | None, typer.Option(min=0, help="Latency of the mock model.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Submit many jobs, wait for all, and show throughput and latency."""
+    plan = loading.Load(jobs=jobs, concurrency=concurrency, prompt=prompt, latency_ms=latency_ms)
+    call(lambda api: loading.load(api, plan, as_json=as_json))

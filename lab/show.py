@@ -1,0 +1,79 @@
+"""API records as a person reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.markup import escape
+from rich.table import Table
+
+from lab.figures import ms
+from lab.records import DeadPage, JobRecord, RedriveReport, Scale, Stats
+
+
+def _pairs(rows: Iterable[tuple[str, object]]) -> Table:
+    table = Table(show_header=False, box=None, padding=(0, 2))
+    for name, value in rows:
+        if value is not None:
+            table.add_row(f"[dim]{name}[/]", escape(str(value)))
+    return table
+
+
+def job_table(job: JobRecord) -> Table:
+    rows: list[tuple[str, object]] = [
+        ("job", job.job_id),
+        ("status", job.status),
+        ("worker", job.worker),
+        ("created", f"{job.created_at:%Y-%m-%d %H:%M:%S} UTC"),
+    ]
+    if job.queue_to_done_ms is not None:
+        rows.append(("took", ms(job.queue_to_done_ms)))
+    for attempt in job.attempts:
+        outcome = attempt.outcome or "running"
+        why = f": {attempt.error}" if attempt.error else ""
+        rows.append((f"attempt {attempt.n}", f"{outcome} on {attempt.worker}{why}"))
+    if job.error:
+        rows.append(("error", failure_line(job)))
+    if job.result:
+        rows.append(("result", job.result.text))
+    return _pairs(rows)
+
+
+def failure_line(job: JobRecord) -> str:
+    """Why the job has no result."""
+    return f"{job.status}: {job.error.cause}: {job.error.message}" if job.error else str(job.status)
+
+
+def scale_table(scale: Scale) -> Table:
+    age = None if scale.age_s is None else f"{scale.age_s:.1f} s"
+    rows: list[tuple[str, object]] = [
+        ("desired", scale.desired),
+        ("live", f"{scale.live}, {scale.active} active, {scale.busy} busy"),
+        ("because", scale.reason),
+        ("lag", "unknown" if scale.lag is None else scale.lag),
+        ("pending", "unknown" if scale.pending is None else scale.pending),
+        ("retrying", "unknown" if scale.retrying is None else scale.retrying),
+        ("limits", None if scale.min is None else f"{scale.min} to {scale.max}"),
+        ("age", f"{age}, stale: all workers are active" if scale.stale else age),
+        ("leader", scale.leader),
+    ]
+    rows += [(f"{change.at:%H:%M:%S}", f"{change.desired} ({change.reason})") for change in scale.history]
+    return _pairs(rows)
+
+
+def stats_table(stats: Stats) -> Table:
+    return _pairs((name, getattr(stats, name)) for name in Stats.__slots__)
+
+
+def dead_lines(page: DeadPage) -> list[str]:
+    """One dead job a line, its id first."""
+    return [
+        f"{job.job_id}  {job.died_at:%Y-%m-%d %H:%M:%S}  {job.cause} after {job.attempts}: {job.error}"
+        for job in page.jobs
+    ]
+
+
+def redrive_lines(report: RedriveReport) -> list[str]:
+    """One dead job a line, then the id of the job that repeats it."""
+    lines = [f"{job.job_id} -> {job.new_job_id or 'would be queued again'}" for job in report.jobs]
+    return lines + [f"{job_id}    its request is gone" for job_id in report.unusable]

@@ -1,0 +1,90 @@
+"""`python -m scaler`: settings in, exit code out. 2 is a setting or a store that cannot work."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from contextlib import suppress
+from datetime import timedelta
+
+import uvloop
+from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, start_http_server
+
+from common.errors import LabError, SettingsError, StoreRefused, StoreUnavailable
+from common.settings import Settings, load_settings
+from common.store import Store
+from common.stores import open_store
+from common.telemetry import configure_logging
+from scaler.gauges import Gauges
+from scaler.loop import Scaler
+from scaler.outage import Outage, pause
+
+log = logging.getLogger(__name__)
+
+#: How long a command to a store that does not answer may delay the exit.
+LAST_WORDS = timedelta(seconds=1)
+
+
+async def serve(settings: Settings) -> None:
+    """Runs until SIGTERM or SIGINT. Raises SettingsError, StoreRefused."""
+    stop = asyncio.Event()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signum, stop.set)
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    GCCollector(registry=registry)
+    scaler = Scaler(store := open_store(settings), settings, Gauges(registry))
+    _export(registry, settings.metrics_port)
+    try:
+        work = asyncio.create_task(_scale(scaler, store, stop))
+        await asyncio.wait((work, asyncio.create_task(stop.wait())), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait_for(work, LAST_WORDS.total_seconds())
+    except TimeoutError:
+        log.warning("the store does not answer; leaving without it")
+    finally:
+        with suppress(StoreUnavailable, TimeoutError):
+            await asyncio.wait_for(store.aclose(), LAST_WORDS.total_seconds())
+    log.info("stopped")
+
+
+async def _scale(scaler: Scaler, store: Store, stop: asyncio.Event) -> None:
+    outage = Outage("starting")
+    while not stop.is_set():
+        try:
+            await store.start()
+        except StoreUnavailable as error:
+            await pause(stop, outage.failed(error))
+        else:
+            outage.over()
+            log.info("started")
+            return await scaler.run(stop)
+
+
+def _export(registry: CollectorRegistry, port: int) -> None:
+    if port == 0:
+        return
+    try:
+        start_http_server(port, registry=registry)
+    except OSError as error:
+        raise SettingsError(f"IWL_METRICS_PORT: cannot listen on {port}: {error.strerror}") from None
+
+
+def main() -> int:
+    try:
+        settings = load_settings()
+        configure_logging("scaler", settings.log_level)
+        uvloop.run(serve(settings))
+    except (SettingsError, StoreRefused) as error:
+        return _refuse(error)
+    return 0
+
+
+def _refuse(error: LabError) -> int:
+    print(f"scaler: {error}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

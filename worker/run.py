@@ -1,0 +1,70 @@
+"""One attempt of one job: call the model, gather its output, say what came of it."""
+
+from __future__ import annotations
+
+import time
+from contextlib import aclosing
+
+from common.settings import Settings
+from common.store import Finished, Lease, Released, Settlement, WorkerStore
+from worker.backends.base import Backend, BrokenStream, Completion
+from worker.hold import GONE, Hold, Stop, Stopped
+from worker.output import ChunkLog, Output
+from worker.retry import Backoff, LeaseStale, settle_error
+from worker.tally import Tally
+
+
+class Attempts:
+    """Runs attempts. What one attempt is about lives in its own `Output` and `Hold` only."""
+
+    def __init__(self, settings: Settings, store: WorkerStore, backend: Backend, tally: Tally) -> None:
+        self._store = store
+        self._backend = backend
+        self._tally = tally
+        self._backoff = Backoff.of(settings)
+        self._max_bytes = settings.max_result_bytes
+        self._longest_s = settings.job_timeout_ms / 1000
+
+    def hold(self, lease: Lease) -> Hold:
+        asked = lease.request.timeout_s
+        return Hold(lease, self._longest_s if asked is None else min(asked, self._longest_s))
+
+    async def run(self, hold: Hold) -> Settlement | None:
+        """What to settle, or None when the lease is gone."""
+        output = self._output(hold.lease)
+        try:
+            completion = await self._call(hold, output)
+            outcome = Finished(lease=hold.lease, result=output.result(completion))
+        except Stopped as stopped:
+            outcome = self._stopped(hold, stopped.why)
+        except Exception as error:
+            outcome = settle_error(hold.lease, error, self._backoff)
+        await output.written()
+        hold.ended = time.monotonic()
+        return outcome
+
+    async def _call(self, hold: Hold, output: Output) -> Completion:
+        lease = hold.lease
+        with hold:
+            self._tally.called()
+            async with aclosing(self._backend.generate(lease.request, lease.attempt)) as pieces:
+                async for piece in pieces:
+                    if isinstance(piece, Completion):
+                        return piece
+                    output.add(piece)
+        raise BrokenStream("the backend ended without a completion")
+
+    def _stopped(self, hold: Hold, why: Stop) -> Settlement | None:
+        lease = hold.lease
+        if why in GONE:
+            return None
+        if why is Stop.DRAIN:
+            return Released(lease=lease)
+        if why is Stop.STALE:
+            return settle_error(lease, LeaseStale(), self._backoff)
+        error = TimeoutError(f"The attempt took longer than {hold.limit_s:g} s.")
+        return settle_error(lease, error, self._backoff)
+
+    def _output(self, lease: Lease) -> Output:
+        chunks = ChunkLog(self._store, lease) if lease.request.stream else None
+        return Output(self._max_bytes, chunks)
