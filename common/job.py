@@ -67,7 +67,7 @@ TRANSITIONS: Mapping[tuple[JobStatus | None, Event], JobStatus] = {
     (JobStatus.RUNNING, Event.TAKEOVER): JobStatus.RUNNING,
     (JobStatus.RUNNING, Event.CRASH_OUT): JobStatus.FAILED,
     (JobStatus.RUNNING, Event.RELEASE): JobStatus.QUEUED,
-    (JobStatus.RUNNING, Event.REQUEUE): JobStatus.QUEUED,
+    (JobStatus.RUNNING, Event.REQUEUE): JobStatus.RUNNING,
     (JobStatus.QUEUED, Event.REQUEUE): JobStatus.QUEUED,
     (JobStatus.QUEUED, Event.LOSE): JobStatus.FAILED,
     (JobStatus.RUNNING, Event.LOSE): JobStatus.FAILED,

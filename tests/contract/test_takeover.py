@@ -13,7 +13,7 @@ from common.job import Cause, JobStatus, Outcome
 from common.store import Lease, LeaseState, Released, Settled, Store
 from tests.processes import Processes
 from tests.requests import submit
-from tests.workers import NOW, Worker, failed, finished, outlive, outlive
+from tests.workers import NOW, Worker, failed, finished, outlive
 
 pytestmark = pytest.mark.settings(claim_idle_ms=400)
 

@@ -49,9 +49,9 @@ if owner(name)[2] ~= process then
   redis.call('DEL', key)
   redis.call('HSET', key, 'instance', instance, 'process', process, 'epoch', redis.call('HINCRBY', COUNTS, 'epoch', 1))
 end
-redis.call('HSET', key, 'concurrency', ARGV[9], 'busy', ARGV[10], 'ready', ARGV[11], 'seen', int(now))
+redis.call('HSET', key, 'concurrency', ARGV[9], 'busy', ARGV[10], 'ready', ARGV[11], 'seen', now)
 redis.call('PEXPIRE', key, keep)
-redis.call('ZADD', WORKERS, int(now + ttl), name)
+redis.call('ZADD', WORKERS, now + ttl, name)
 local scale = redis.call('HMGET', SCALE, 'desired', 'updated')
 local age = scale[2] and now - tonumber(scale[2]) or -1
 return {'seat', name, tonumber(redis.call('HGET', key, 'epoch')), tonumber(scale[1] or -1), age}

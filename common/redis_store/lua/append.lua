@@ -9,7 +9,7 @@ local id, token, seq, text = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local job = read_record(id)
 if not job or job.token ~= token then return 'lost' end
 if seq > (job.seq or 0) then
-  redis.call('HSET', record_key(id), 'seq', int(seq))
+  redis.call('HSET', record_key(id), 'seq', seq)
   emit(job, 'chunk', 'text', text)
 end
 return 'ok'

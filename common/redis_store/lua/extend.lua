@@ -22,7 +22,7 @@ end
 
 local entries = {}
 for i, job in ipairs(leases) do
-  redis.call('HSET', record_key(job.id), 'lease', int(now))
+  redis.call('HSET', record_key(job.id), 'lease', now)
   entries[i] = job.entry
 end
 -- JUSTID: a plain XCLAIM would raise the delivery count. It takes the entry back from whoever swept it.

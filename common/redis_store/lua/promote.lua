@@ -5,7 +5,7 @@
 -- Answers  number of jobs queued, milliseconds until the next is due (-1: none waits)
 -- Promise  P4 and P8: guarded by due <= TIME, so any number of time keepers may run it.
 -- @include keys record queue
-local ids = redis.call('ZRANGEBYSCORE', RETRIES, '-inf', int(now), 'LIMIT', 0, ARGV[1])
+local ids = redis.call('ZRANGEBYSCORE', RETRIES, '-inf', now, 'LIMIT', 0, ARGV[1])
 local promoted = 0
 for _, id in ipairs(ids) do
   local job = read_record(id)

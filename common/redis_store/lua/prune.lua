@@ -5,7 +5,7 @@
 -- Answers  number of consumers removed
 -- Promise  P7: consumers are bounded by slots and go only when this script saw nothing pending.
 -- @include keys
-redis.call('ZREMRANGEBYSCORE', WORKERS, '-inf', '(' .. int(now - ARGV[1]))
+redis.call('ZREMRANGEBYSCORE', WORKERS, '-inf', '(' .. now - ARGV[1])
 local removed = 0
 for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', JOBS, GROUP)) do
   local fields = {}

@@ -11,7 +11,7 @@ local before = redis.call('HMGET', SCALE, 'term', 'desired')
 if before[1] ~= ARGV[1] then return 'over' end
 redis.call('HSET', SCALE, 'desired', desired, 'reason', reason, 'lag', ARGV[4], 'pending', ARGV[5],
   'retrying', ARGV[6], 'min', ARGV[7], 'max', ARGV[8], 'observed', observed)
-if observed == '1' then redis.call('HSET', SCALE, 'updated', int(now)) end
+if observed == '1' then redis.call('HSET', SCALE, 'updated', now) end
 if before[2] ~= desired then
   redis.call('XADD', ns .. ':scale:log', 'MAXLEN', '~', ARGV[10], '*', 'desired', desired, 'reason', reason)
 end

@@ -20,9 +20,9 @@ local function passed(entry)  -- whether the group's cursor is beyond the entry
 end
 
 local function reconcile(job)
-  if job.deadline then redis.call('ZADD', DEADLINES, 'NX', int(job.deadline), job.id) end
+  if job.deadline then redis.call('ZADD', DEADLINES, 'NX', job.deadline, job.id) end
   if job.due then
-    return redis.call('ZADD', RETRIES, 'NX', int(job.due), job.id) == 1 and 'requeued' or 'fine'
+    return redis.call('ZADD', RETRIES, 'NX', job.due, job.id) == 1 and 'requeued' or 'fine'
   end
   if job.state == 'running' and job.lease + idle > now then return 'fine' end
   local request, shown = load_request(job)

@@ -6,7 +6,7 @@
 -- Promise  P8: ages come from the one clock.
 -- @include keys
 local workers = {}
-for i, name in ipairs(redis.call('ZRANGEBYSCORE', WORKERS, '(' .. int(now), '+inf')) do
+for i, name in ipairs(redis.call('ZRANGEBYSCORE', WORKERS, '(' .. now, '+inf')) do
   workers[i] = {name, redis.call('HGETALL', worker_key(name))}
 end
 local history = redis.call('XREVRANGE', ns .. ':scale:log', '+', '-', 'COUNT', ARGV[1])

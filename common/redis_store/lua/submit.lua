@@ -17,7 +17,7 @@ local position = waiting - redis.call('XPENDING', JOBS, GROUP)[1]
 
 local mine = read_record(job.id)
 if mine and mine.state == 'queued' and mine.starts == 0 then
-  return {'accepted', int(mine.created), math.max(0, position - 1)}
+  return {'accepted', mine.created, math.max(0, position - 1)}
 end
 if mine or read_ending(job.id) then return {'replayed', job.id} end
 
@@ -33,4 +33,4 @@ end
 local depth = waiting + redis.call('ZCARD', RETRIES)
 if max_depth > 0 and depth >= max_depth then return {'full', depth} end
 accept(job)
-return {'accepted', int(now), position}
+return {'accepted', now, position}

@@ -1,14 +1,14 @@
 -- Creates a live job: record, entry, deadline, listing, count, all in this script (P5).
 -- owner is JSON. job: id request shown owner idem fingerprint expires_in stream origin recent_max ('' is none)
 local function accept(job)
-  local fields = {'state', 'queued', 'created', int(now), 'entry', add_entry(job.id, 1, job.request, job.shown)}
+  local fields = {'state', 'queued', 'created', now, 'entry', add_entry(job.id, 1, job.request, job.shown)}
   local function put(name, value)
     if value and value ~= '' then
       fields[#fields + 1], fields[#fields + 2] = name, value
     end
   end
   if job.expires_in ~= '' then
-    local deadline = int(now + job.expires_in)
+    local deadline = now + job.expires_in
     put('deadline', deadline)
     redis.call('ZADD', DEADLINES, deadline, job.id)
   end
@@ -19,7 +19,7 @@ local function accept(job)
   redis.call('HSET', record_key(job.id), unpack(fields))
   if job.idem ~= '' then redis.call('SET', idem_key(job.idem), job.id .. ' ' .. job.fingerprint) end
   if job.recent_max > 0 then
-    redis.call('ZADD', RECENT, int(now), job.id)
+    redis.call('ZADD', RECENT, now, job.id)
     redis.call('ZREMRANGEBYRANK', RECENT, 0, -job.recent_max - 1)
   end
   count('submitted', 1)

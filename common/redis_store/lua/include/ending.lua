@@ -5,26 +5,18 @@ local RESULT_TTL, IDEM_TTL, DLQ_MAXLEN = ARGV[1], ARGV[2], ARGV[3]
 -- The ended record: what a client may read, plus the ending token (P4). Its first two fields are fixed:
 -- read_ending looks at them. An attempt that was running is told by `started`; derived fields are left out.
 local function ended_record(job, ending)
-  local parts = {'{"status":"', ending.status, '","token":"', ending.token or '', '"'}
-  local function put(name, json)
-    parts[#parts + 1] = ',"' .. name .. '":'
-    parts[#parts + 1] = json
-  end
-  put('created', int(job.created))
-  put('finished', int(now))
-  if job.starts > 0 then put('starts', int(job.starts)) end
-  if job.started then
-    put('started', int(job.started))
-    put('worker', '"' .. job.worker .. '"')
-  end
-  if job.deadline then put('deadline', int(job.deadline)) end
-  if job.owner then put('owner', job.owner) end
-  if job.origin then put('origin', '"' .. job.origin .. '"') end
-  if ending.shown and ending.shown ~= '' then put('shown', ending.shown) end
-  if job.ledger then put('ledger', '[' .. job.ledger .. ']') end
-  if ending.result then put('result', ending.result) end
-  if ending.error then put('error', ending.error) end
-  return table.concat(parts) .. '}'
+  local json = '{"status":"' .. ending.status .. '","token":"' .. (ending.token or '')
+    .. '","created":' .. job.created .. ',"finished":' .. now
+  if job.starts > 0 then json = json .. ',"starts":' .. job.starts end
+  if job.started then json = json .. ',"started":' .. job.started .. ',"worker":"' .. job.worker .. '"' end
+  if job.deadline then json = json .. ',"deadline":' .. job.deadline end
+  if job.owner then json = json .. ',"owner":' .. job.owner end
+  if job.origin then json = json .. ',"origin":"' .. job.origin .. '"' end
+  if ending.shown and ending.shown ~= '' then json = json .. ',"shown":' .. ending.shown end
+  if job.ledger then json = json .. ',"ledger":[' .. job.ledger .. ']' end
+  if ending.error then json = json .. ',"error":' .. ending.error end
+  if ending.result then json = json .. ',"result":' .. ending.result end
+  return json .. '}'
 end
 
 -- live -> ended in one go: result key, record, entry, due times, counts, event log, waiters (P5, P7, P9).
@@ -50,7 +42,7 @@ end
 local function bury(job, token, cause, message)
   local request, shown = load_request(job)
   redis.call('XADD', DLQ, 'MAXLEN', '~', DLQ_MAXLEN, '*', 'job_id', job.id, 'cause', cause, 'error', message,
-    'attempts', int(job.starts), 'owner', job.owner or '', 'request', request or '', 'shown', shown or '')
+    'attempts', job.starts, 'owner', job.owner or '', 'request', request or '', 'shown', shown or '')
   local failure = '{"cause":"' .. cause .. '","message":' .. message .. '}'
   end_job(job, {status = 'failed', token = token, shown = shown, error = failure})
 end

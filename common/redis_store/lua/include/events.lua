@@ -8,6 +8,6 @@ end
 -- One line of the job's event log, kept for jobs submitted with `stream`.
 local function emit(job, kind, name, value)
   if not job.stream then return end
-  redis.call('XADD', tokens_key(job.id), '*', 'kind', kind, 'attempt', int(job.starts), name, value)
+  redis.call('XADD', tokens_key(job.id), '*', 'kind', kind, 'attempt', job.starts, name, value)
   notify(job)
 end

@@ -24,6 +24,4 @@ for _, count in ipairs(redis.call('HVALS', COUNTS)) do
   if not tonumber(count) then error('WRONGTYPE a count is not a number') end
 end
 
--- Numbers become Lua doubles; %d keeps them free of exponents.
-local function int(number) return string.format('%d', number) end
 local function count(field, by) redis.call('HINCRBY', COUNTS, field, by) end

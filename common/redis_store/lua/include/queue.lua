@@ -5,7 +5,7 @@ local function drop_entry(entry)
 end
 
 local function add_entry(id, attempt, request, shown)
-  local fields = {'job_id', id, 'attempt', int(attempt), 'request', request}
+  local fields = {'job_id', id, 'attempt', attempt, 'request', request}
   if shown and shown ~= '' then
     fields[7], fields[8] = 'shown', shown
   end

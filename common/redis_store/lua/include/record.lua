@@ -1,23 +1,22 @@
--- The live record as a table, or nil when there is none or somebody broke it.
-local NUMBERS = {'created', 'starts', 'refunds', 'lease', 'started', 'epoch', 'deadline', 'due', 'seq'}
+-- The live record as a table, or nil when there is none or somebody broke it. Numbers that are reckoned with
+-- or written into JSON are numbers here.
 local function read_record(id)
-  local kind = redis.call('TYPE', record_key(id))
+  local key = record_key(id)
+  local kind = redis.call('TYPE', key)
   if (kind.ok or kind) ~= 'hash' then return nil end
-  local flat, job = redis.call('HGETALL', record_key(id)), {id = id}
+  local flat, job = redis.call('HGETALL', key), {id = id}
   for i = 1, #flat, 2 do job[flat[i]] = flat[i + 1] end
-  for _, name in ipairs(NUMBERS) do
-    if job[name] then
-      job[name] = tonumber(job[name])
-      if not job[name] then return nil end
-    end
+  job.created, job.starts, job.refunds = tonumber(job.created), tonumber(job.starts or 0), tonumber(job.refunds or 0)
+  if not (job.state and job.created and job.starts and job.refunds) then return nil end
+  if job.state == 'running' then
+    job.started, job.lease, job.epoch = tonumber(job.started), tonumber(job.lease), tonumber(job.epoch)
+    if not (job.started and job.lease and job.epoch) then return nil end
   end
-  if not job.created or not job.state then return nil end
+  job.deadline, job.due, job.seq = tonumber(job.deadline), tonumber(job.due), tonumber(job.seq)
   if job.stream then
     local log = redis.call('TYPE', tokens_key(id))
     if (log.ok or log) ~= 'stream' and (log.ok or log) ~= 'none' then return nil end
   end
-  if job.state == 'running' and not (job.started and job.lease and job.epoch) then return nil end
-  job.starts, job.refunds = job.starts or 0, job.refunds or 0
   return job
 end
 

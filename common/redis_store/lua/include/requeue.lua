@@ -8,10 +8,10 @@ local function requeue(job, token, answer, due)
   local key = record_key(job.id)
   redis.call('HDEL', key, 'token', 'worker', 'instance', 'epoch', 'lease', 'started', 'seq', 'alone', 'entry')
   redis.call('HSET', key, 'state', 'queued', 'ledger', job.ledger, 'settled', token, 'answer', answer)
-  if job.refunds > 0 then redis.call('HSET', key, 'refunds', int(job.refunds)) end
+  if job.refunds > 0 then redis.call('HSET', key, 'refunds', job.refunds) end
   if due then
-    redis.call('HSET', key, 'request', request, 'shown', shown or '', 'due', int(due))
-    redis.call('ZADD', RETRIES, int(due), job.id)
+    redis.call('HSET', key, 'request', request, 'shown', shown or '', 'due', due)
+    redis.call('ZADD', RETRIES, due, job.id)
   else
     redis.call('HSET', key, 'entry', add_entry(job.id, job.starts + 1, request, shown))
   end

@@ -8,7 +8,7 @@ local function start(job, token)
   job.starts, job.started, job.alone = job.starts + 1, now, job.suspect and '1' or nil
   local key = record_key(job.id)
   redis.call('HSET', key, 'state', 'running', 'token', token, 'worker', worker, 'instance', instance, 'epoch',
-    int(epoch), 'lease', int(now), 'started', int(now), 'starts', int(job.starts))
+    epoch, 'lease', now, 'started', now, 'starts', job.starts)
   if job.crashed then
     redis.call('HSET', key, 'ledger', job.ledger)
     redis.call('HDEL', key, 'seq', 'alone')
