@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import timedelta
 from http import HTTPStatus
-from typing import Annotated, cast
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query
 from pydantic import BaseModel, ConfigDict, Field
@@ -201,9 +201,9 @@ async def follow_job(
     return EventStream(gateway, job_id, _chain(first, events))
 
 
-async def _chain(first: JobEvent | None, rest: AsyncIterator[JobEvent]) -> AsyncGenerator[JobEvent]:
+async def _chain(first: JobEvent | None, rest: AsyncGenerator[JobEvent]) -> AsyncGenerator[JobEvent]:
     # Left to the garbage collector, the store would go on watching the job for a client that is gone.
-    async with aclosing(cast(AsyncGenerator[JobEvent], rest)) as events:
+    async with aclosing(rest) as events:
         if first is not None:
             yield first
         async for event in events:

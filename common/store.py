@@ -6,7 +6,7 @@ that seat. Every method may raise `StoreUnavailable`; every method may be called
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -87,8 +87,10 @@ class GatewayStore(Protocol):
         """The cancelled job (also when it was cancelled before). Raises as `get`, and JobEnded."""
         ...
 
-    def events(self, job_id: str, after: str | None = None) -> AsyncIterator[JobEvent]:
-        """State changes and chunks, ending after the terminal state. Raises as `get`."""
+    def events(self, job_id: str, after: str | None = None) -> AsyncGenerator[JobEvent, None]:
+        """State changes and chunks, ending after the terminal state. Raises as `get`.
+
+        Who leaves early closes it."""
         ...
 
     async def list_jobs(

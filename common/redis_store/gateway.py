@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from urllib.parse import quote
@@ -98,7 +98,7 @@ class GatewayPart:
             case _:
                 raise self._missing(job_id)
 
-    async def events(self, job_id: str, after: str | None = None) -> AsyncIterator[JobEvent]:
+    async def events(self, job_id: str, after: str | None = None) -> AsyncGenerator[JobEvent, None]:
         async with self._waiters.watch(job_id) as changed:
             job = await self.get(job_id)
             stream = self._logged_events if await self._has_log(job_id) else self._plain_events
@@ -163,7 +163,7 @@ class GatewayPart:
         revived = zip(letters, new, words, strict=True)
         return [(letter.job_id, job_id) for letter, job_id, word in revived if word == "queued"]
 
-    async def _dead_from_oldest(self) -> AsyncIterator[DeadLetter]:
+    async def _dead_from_oldest(self) -> AsyncGenerator[DeadLetter, None]:
         start = "-"
         while True:
             reply = await self._calls.start("XRANGE", self._keys.dlq, start, "+", "COUNT", PAGE)
@@ -187,7 +187,7 @@ class GatewayPart:
     async def _has_log(self, job_id: str) -> bool:
         return await self._calls.start("EXISTS", self._keys.tokens(job_id)) == 1
 
-    async def _logged_events(self, job: Job, after: str | None, changed: Changed) -> AsyncIterator[JobEvent]:
+    async def _logged_events(self, job: Job, after: str | None, changed: Changed) -> AsyncGenerator[JobEvent, None]:
         last = after or "0-0"
         while True:
             reply = await self._calls.start(
@@ -206,7 +206,7 @@ class GatewayPart:
                 if not job.status.terminal:
                     await changed(FOR_EVER)
 
-    async def _plain_events(self, job: Job, after: str | None, changed: Changed) -> AsyncIterator[JobEvent]:
+    async def _plain_events(self, job: Job, after: str | None, changed: Changed) -> AsyncGenerator[JobEvent, None]:
         shown = None
         while True:
             if job.status is not shown:

@@ -1,0 +1,105 @@
+"""What a server must be like, and what IWL_DURABILITY asks of it before a job counts as accepted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from common.errors import StoreRefused, StoreUnavailable
+from common.redis_store.calls import check_version
+from common.redis_store.store import RedisStore
+from common.settings import Durability, Settings
+from common.store import Store
+from tests.requests import submission
+from tests.servers import ServerProcess
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.server
+
+StartServer = Callable[..., ServerProcess]
+
+
+@asynccontextmanager
+async def started(
+    server: ServerProcess, namespace: str, durability: Durability
+) -> AsyncGenerator[Store, None]:
+    store = RedisStore(Settings(redis_url=server.url, namespace=namespace, durability=durability))
+    try:
+        await store.start()
+        yield store
+    finally:
+        await store.aclose()
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl", "allkeys-random"])
+async def test_a_server_that_would_evict_jobs_is_refused(
+    start_server: StartServer, namespace: str, policy: str
+) -> None:
+    server = start_server(maxmemory_policy=policy)
+    with pytest.raises(StoreRefused, match=policy):
+        async with started(server, namespace, Durability.SERVER):
+            pass
+
+
+@pytest.mark.parametrize("version", ["6.2.14", "5.0.0", "4.0"])
+def test_a_server_too_old_for_script_flags_is_refused(version: str) -> None:
+    with pytest.raises(StoreRefused, match="too old"):
+        check_version(version)
+    check_version("7.0.0")
+
+
+async def test_aof_durability_accepts_only_what_is_on_disk(start_server: StartServer, namespace: str) -> None:
+    """A kill of the server right after the 202 loses nothing, whatever its fsync interval."""
+    server = start_server(durable=True)
+    async with started(server, namespace, Durability.AOF) as store:
+        sent = submission()
+        await store.submit(sent)
+        server.kill()
+        server.start()
+        assert (await store.get(sent.job_id)).job_id == sent.job_id
+
+
+async def test_aof_durability_is_refused_by_a_server_without_an_append_only_file(
+    start_server: StartServer, namespace: str
+) -> None:
+    server = start_server(durable=False)
+    with pytest.raises(StoreRefused, match="appendonly"):
+        async with started(server, namespace, Durability.AOF):
+            pass
+
+
+async def test_replica_durability_without_a_replica_says_so_in_time(
+    start_server: StartServer, namespace: str
+) -> None:
+    async with started(start_server(), namespace, Durability.REPLICA) as store:
+        before = time.monotonic()
+        with pytest.raises(StoreUnavailable, match="durable"):
+            await store.submit(submission())
+        assert time.monotonic() - before < 5
+
+
+async def test_replica_durability_accepts_only_what_the_replica_has(
+    start_server: StartServer, namespace: str
+) -> None:
+    primary, replica = start_server(), start_server()
+    leader, follower = (server.connect(decode_responses=True) for server in (primary, replica))
+    try:
+        # By default a primary waits five seconds for more replicas before it sends its data.
+        await leader.config_set("repl-diskless-sync-delay", 0)  # pyright: ignore[reportUnknownMemberType]
+        await follower.replicaof("127.0.0.1", primary.port)  # pyright: ignore[reportUnknownMemberType]
+
+        async def linked() -> bool:
+            replication: dict[str, object] = await follower.info("replication")  # pyright: ignore[reportUnknownMemberType]
+            return replication["master_link_status"] == "up"
+
+        await wait_until(linked)
+        async with started(primary, namespace, Durability.REPLICA) as store:
+            sent = submission()
+            await store.submit(sent)
+        assert await follower.exists(f"{namespace}:job:{sent.job_id}") == 1
+    finally:
+        await leader.aclose()
+        await follower.aclose()
