@@ -178,8 +178,9 @@ def test_every_live_state_can_end_in_each_terminal_state_but_only_a_running_job_
 
 
 def test_only_the_start_of_an_attempt_leads_to_running() -> None:
-    starts = {event for (_, event), to in TRANSITIONS.items() if to is JobStatus.RUNNING}
-    assert starts == {Event.BEGIN, Event.TAKEOVER}
+    into = {(state, event) for (state, event), to in TRANSITIONS.items() if to is JobStatus.RUNNING}
+    assert {event for state, event in into if state is not JobStatus.RUNNING} == {Event.BEGIN}
+    assert {event for state, event in into if state is JobStatus.RUNNING} == {Event.TAKEOVER, Event.REQUEUE}
 
 
 def test_values_are_frozen() -> None:
