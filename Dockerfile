@@ -1,4 +1,4 @@
-# One image for gateway, worker and scaler: `docker run IMAGE worker`.
+# One image for gateway, worker and scaler: `docker run IMAGE worker`. The target `cli` is the command `iwl`.
 # The dependencies are installed before the code is copied, so that a changed line rebuilds in seconds.
 ARG BASE_IMAGE=python:3.13-slim
 
@@ -8,6 +8,19 @@ COPY pyproject.toml constraints.txt ./
 RUN python -m venv --without-pip /venv \
  && python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" > requirements.txt \
  && python -m pip --python /venv/bin/python install --no-cache-dir --constraint constraints.txt --requirement requirements.txt
+
+FROM dependencies AS cli-dependencies
+RUN python -m pip --python /venv/bin/python install --no-cache-dir --constraint constraints.txt rich typer
+
+FROM ${BASE_IMAGE} AS cli
+ENV PATH=/venv/bin:$PATH
+WORKDIR /app
+COPY --from=cli-dependencies /venv /venv
+COPY common common
+COPY lab lab
+RUN python -m compileall -q .
+USER 10001:10001
+ENTRYPOINT ["python", "-m", "lab"]
 
 FROM ${BASE_IMAGE}
 ENV PATH=/venv/bin:$PATH \

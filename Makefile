@@ -19,10 +19,10 @@ PYRIGHT := env -u PYRIGHT_PYTHON_FORCE_VERSION -u PYRIGHT_PYTHON_PYLANCE_VERSION
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo up test lint types format unit matrix bench clean
+.PHONY: help demo up test lint types format unit matrix compose-test bench clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # ---------------------------------------------------------------- the lab
 
@@ -53,6 +53,9 @@ format: $(VENV)/.dev ## Rewrite the code in the project's format
 matrix: $(VENV)/.dev ## Run what depends on the server against IWL_TEST_SERVERS=NAME=PATH,...
 	@test -n "$(NAMED)" || { echo "name servers: make matrix IWL_TEST_SERVERS=redis-7.0=/usr/bin/redis-server" >&2; exit 2; }
 	IWL_TEST_SERVERS="$(IWL_TEST_SERVERS)" $(CLEAN_ENV) $(BIN)/python -m pytest -k "$(NAMED)" $(ARGS)
+
+compose-test: $(VENV)/.dev ## Run the Docker Compose stack through crashes, restarts and scaling, in minutes
+	@$(BIN)/python -m tests.compose
 
 bench: $(VENV)/.dev ## Measure against peers and limits
 	$(CLEAN_ENV) $(BIN)/python -m bench $(ARGS)

@@ -38,6 +38,7 @@ from common.errors import (
     JobNotFound,
     LabError,
     QueueFull,
+    StoreCorrupt,
     StoreFull,
     StoreRefused,
     StoreUnavailable,
@@ -58,13 +59,14 @@ STATUS: dict[type[LabError], HTTPStatus] = {
     IdempotencyConflict: HTTPStatus.UNPROCESSABLE_ENTITY,
     QueueFull: HTTPStatus.TOO_MANY_REQUESTS,
     NotReady: HTTPStatus.SERVICE_UNAVAILABLE,
+    StoreCorrupt: HTTPStatus.SERVICE_UNAVAILABLE,
     StoreFull: HTTPStatus.SERVICE_UNAVAILABLE,
     StoreUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     StoreRefused: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 
 #: What the library or the server said about a store names hosts and keys.
-_WITHHELD = (StoreUnavailable, StoreRefused)
+_WITHHELD = (StoreUnavailable, StoreRefused, StoreCorrupt)
 #: An outage rarely ends sooner, and a full store frees memory job by job.
 RETRY_AFTER_OUTAGE_S = 2
 

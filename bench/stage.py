@@ -6,7 +6,7 @@ import asyncio
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,8 +40,7 @@ async def stage() -> AsyncGenerator[Stage, None]:
             *server_command(server_binary(), port, Path(folder)), stdout=asyncio.subprocess.DEVNULL
         )
         try:
-            while not await server_answers(port):
-                await asyncio.sleep(0.02)
+            await _until(lambda: server_answers(port))
             yield Stage(server_url(port))
         finally:
             server.terminate()
@@ -87,7 +86,16 @@ async def submit_many(store: Store, count: int, batch: int = 250) -> list[str]:
 
 
 async def until_ended(store: Store, count: int) -> None:
-    while (await store.depth()).ended < count:
+    async def ended() -> bool:
+        return (await store.depth()).ended >= count
+
+    await _until(ended)
+
+
+async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
+    while True:
+        if await condition():
+            return
         await asyncio.sleep(0.02)
 
 

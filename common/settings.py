@@ -31,8 +31,9 @@ def _name(value: str) -> str:
 
 
 def _namespace(value: str) -> str:
-    if not re.fullmatch(r"\{?[A-Za-z0-9._:-]{1,48}\}?", value):
-        raise ValueError("use 1 to 48 letters, digits, '.', '_', ':' or '-', in braces if need be")
+    # No ':', or the keys of one namespace could look like those of another.
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,48}|\{[A-Za-z0-9._-]{1,48}\}", value):
+        raise ValueError("use 1 to 48 letters, digits, '.', '_' or '-', in braces if need be")
     return value
 
 
@@ -105,11 +106,12 @@ class Settings(BaseSettings):
     def _fit_together(self) -> Settings:
         if self.heartbeat_ms is not None and self.heartbeat_ms * 4 > self.claim_idle_ms:
             raise ValueError("HEARTBEAT_MS: must be at most a quarter of CLAIM_IDLE_MS")
-        if self.idempotency_ttl_s > self.result_ttl_s:
+        given = self.model_fields_set
+        if "idempotency_ttl_s" in given and self.idempotency_ttl_s > self.result_ttl_s:
             raise ValueError("IDEMPOTENCY_TTL_S: must be at most RESULT_TTL_S")
         if self.min_workers > self.max_workers:
             raise ValueError("MIN_WORKERS: must be at most MAX_WORKERS")
-        if self.retry_backoff_ms > self.retry_backoff_max_ms:
+        if "retry_backoff_ms" in given and self.retry_backoff_ms > self.retry_backoff_max_ms:
             raise ValueError("RETRY_BACKOFF_MS: must be at most RETRY_BACKOFF_MAX_MS")
         return self
 
@@ -118,6 +120,16 @@ class Settings(BaseSettings):
         """Time between two renewals: a quarter of the idle time, at most one second."""
         ms = self.heartbeat_ms if self.heartbeat_ms is not None else min(1000, self.claim_idle_ms // 4)
         return timedelta(milliseconds=ms)
+
+    @property
+    def idempotency_ttl(self) -> timedelta:
+        """As set; left at its default it follows a shorter result TTL."""
+        return timedelta(seconds=min(self.idempotency_ttl_s, self.result_ttl_s))
+
+    @property
+    def retry_backoff(self) -> timedelta:
+        """As set; left at its default it follows a shorter maximum."""
+        return timedelta(milliseconds=min(self.retry_backoff_ms, self.retry_backoff_max_ms))
 
     @property
     def claim_idle(self) -> timedelta:

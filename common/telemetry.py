@@ -15,8 +15,8 @@ from enum import StrEnum
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from common.job import TERMINAL, Cause, Outcome
-from common.store import Backlog, Reason
+from common.job import TERMINAL, Cause, JobStatus, Outcome
+from common.store import Backlog, Reason, Tended
 
 #: From a mock's 5 ms to a long generation's 10 minutes.
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -55,13 +55,42 @@ class GatewayMetrics:
             self.refused.labels(reason)
 
 
-class WorkerMetrics:
+class KeeperMetrics:
+    """What workers and scalers count alike: the jobs they end, and what they find when they keep time."""
+
     def __init__(self, registry: CollectorRegistry) -> None:
         self.jobs = Counter(
-            "iwl_jobs_ended", "Jobs this worker ended, by status.", ["status"], registry=registry
+            "iwl_jobs_ended", "Jobs this process ended, by status.", ["status"], registry=registry
         )
-        self.attempts = Counter("iwl_attempts", "Attempts by outcome.", ["outcome"], registry=registry)
         self.failures = Counter("iwl_job_failures", "Jobs failed, by cause.", ["cause"], registry=registry)
+        self.promoted = Counter("iwl_retries_promoted", "Delayed retries queued again.", registry=registry)
+        self.requeued = Counter(
+            "iwl_jobs_requeued", "Jobs whose lost entry was added again.", registry=registry
+        )
+        self.lost = Counter(
+            "iwl_jobs_lost", "Jobs ended because entry and request were gone.", registry=registry
+        )
+        for status in TERMINAL:
+            self.jobs.labels(status)
+        for cause in Cause:
+            self.failures.labels(cause)
+
+    def tended(self, tended: Tended) -> None:
+        self.promoted.inc(tended.promoted)
+        self.requeued.inc(tended.requeued)
+        self.lost.inc(tended.lost)
+        self.failed(Cause.LOST, tended.lost)
+        self.jobs.labels(JobStatus.EXPIRED).inc(tended.expired)
+
+    def failed(self, cause: Cause, jobs: int) -> None:
+        self.jobs.labels(JobStatus.FAILED).inc(jobs)
+        self.failures.labels(cause).inc(jobs)
+
+
+class WorkerMetrics(KeeperMetrics):
+    def __init__(self, registry: CollectorRegistry) -> None:
+        super().__init__(registry)
+        self.attempts = Counter("iwl_attempts", "Attempts by outcome.", ["outcome"], registry=registry)
         self.reclaims = Counter("iwl_reclaims", "Attempts begun after another was lost.", registry=registry)
         self.short_circuits = Counter(
             "iwl_short_circuits", "Deliveries of jobs that had already ended, not run.", registry=registry
@@ -78,13 +107,6 @@ class WorkerMetrics:
         )
         self.crashed_out = Counter(
             "iwl_jobs_crashed_out", "Jobs ended at a claim, their budget spent by crashes.", registry=registry
-        )
-        self.promoted = Counter("iwl_retries_promoted", "Delayed retries queued again.", registry=registry)
-        self.requeued = Counter(
-            "iwl_jobs_requeued", "Jobs whose lost entry was added again.", registry=registry
-        )
-        self.lost = Counter(
-            "iwl_jobs_lost", "Jobs ended because entry and request were gone.", registry=registry
         )
         self.run_seconds = Histogram(
             "iwl_job_run_seconds", "Start to end of an attempt.", buckets=SECONDS, registry=registry
@@ -103,12 +125,8 @@ class WorkerMetrics:
         self.loop_lag = Gauge(
             "iwl_loop_lag_seconds", "Delay of the event loop's last heartbeat.", registry=registry
         )
-        for status in TERMINAL:
-            self.jobs.labels(status)
         for outcome in Outcome:
             self.attempts.labels(outcome)
-        for cause in Cause:
-            self.failures.labels(cause)
         for direction in ("in", "out"):
             self.tokens.labels(direction)
 
@@ -153,8 +171,9 @@ class BacklogGauges:
             gauge.set(math.nan)
 
 
-class ScalerMetrics:
+class ScalerMetrics(KeeperMetrics):
     def __init__(self, registry: CollectorRegistry) -> None:
+        super().__init__(registry)
         self.desired = Gauge("iwl_workers_desired", "Published worker count.", registry=registry)
         self.live = Gauge("iwl_workers_live", "Workers seen lately.", registry=registry)
         self.busy = Gauge("iwl_workers_busy", "Workers with a job.", registry=registry)

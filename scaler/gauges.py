@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import time
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry
 
-from common.store import Backlog, Decision, ScaleView
-from common.telemetry import BacklogGauges, ScalerMetrics
+from common.store import Backlog, Decision, ScaleView, Tended
+from common.telemetry import ScalerMetrics
 
 UNKNOWN = math.nan
 
@@ -28,7 +28,7 @@ class Gauges:
         self._metrics.busy.set(view.busy)
         if view.decision is not None:
             self._metrics.desired.set(view.decision.desired)
-        _show(self._metrics.backlog, backlog)
+        self._metrics.backlog.show(backlog)
 
     def leads(self, leader: bool) -> None:
         self._metrics.leader.set(leader)
@@ -42,32 +42,12 @@ class Gauges:
     def blind(self) -> None:
         """The store cannot be read: what it knows is unknown. The desired count stands."""
         self.leads(False)
-        backlog = self._metrics.backlog
-        fleet = (self._metrics.live, self._metrics.busy)
-        for gauge in (*fleet, backlog.lag, backlog.pending, backlog.retrying, backlog.unaccounted):
+        self._metrics.backlog.show_unknown()
+        for gauge in (self._metrics.live, self._metrics.busy):
             gauge.set(UNKNOWN)
+
+    def tended(self, tended: Tended) -> None:
+        self._metrics.tended(tended)
 
     def _age(self) -> float:
         return UNKNOWN if self._observed_at is None else time.monotonic() - self._observed_at
-
-
-def _show(gauges: BacklogGauges, backlog: Backlog) -> None:
-    _set(gauges.lag, backlog.lag)
-    _set(gauges.pending, backlog.pending)
-    gauges.retrying.set(backlog.retrying)
-    gauges.dead_letters.set(backlog.dead_letters)
-    gauges.unaccounted.set(backlog.unaccounted)
-    for state, count in (
-        ("queued", backlog.queued),
-        ("running", backlog.running),
-        ("retrying", backlog.retrying),
-        ("succeeded", backlog.succeeded),
-        ("failed", backlog.failed),
-        ("cancelled", backlog.cancelled),
-        ("expired", backlog.expired),
-    ):
-        gauges.jobs.labels(state).set(count)
-
-
-def _set(gauge: Gauge, count: int | None) -> None:
-    gauge.set(UNKNOWN if count is None else count)

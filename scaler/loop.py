@@ -41,7 +41,7 @@ class Scaler:
     async def run(self, stop: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._scale(stop))
-            tasks.create_task(keep_time(self._store, stop))
+            tasks.create_task(keep_time(self._store, self._gauges, stop))
 
     async def _scale(self, stop: asyncio.Event) -> None:
         outage = Outage("scaling")
@@ -107,7 +107,7 @@ def _report(decision: Decision, last: int | None) -> None:
     )
 
 
-async def keep_time(store: FleetStore, stop: asyncio.Event) -> None:
+async def keep_time(store: FleetStore, gauges: Gauges, stop: asyncio.Event) -> None:
     """Delayed retries, deadlines and vanished entries: when the next is due, and at least every second."""
     outage = Outage("time keeping")
     while not stop.is_set():
@@ -117,5 +117,6 @@ async def keep_time(store: FleetStore, stop: asyncio.Event) -> None:
             await pause(stop, outage.failed(error))
             continue
         outage.over()
+        gauges.tended(tended)
         due = TEND_EVERY if tended.next_in is None else tended.next_in
         await pause(stop, max(TEND_REST, min(due, TEND_EVERY)))

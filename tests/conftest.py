@@ -12,6 +12,7 @@ import pytest
 from redis.asyncio import Redis
 
 from common.store import Store
+from tests.keyspace import clear
 from tests.processes import Processes
 from tests.servers import (
     EMBEDDED,
@@ -156,6 +157,7 @@ async def processes(
             await opened.assert_promises_kept()
     finally:
         await opened.close()
+        await clear(server, namespace)
 
 
 @pytest.fixture

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import cast
+from typing import Any, Protocol, cast
 
 from redis.asyncio import Redis
 
+from common.redis_store.wire import Argument
+from tests.servers import Server
+
+#: What tells a time that every call moves on: leases renewed, workers and leaders seen.
+MOVING = {"lease", "seen", "leads_until", "updated"}
+
 #: (type, contents, whether it has a TTL) by key.
 Dump = dict[str, tuple[str, object, bool]]
+
+
+class _Commands(Protocol):
+    def execute_command(self, *words: Argument) -> Awaitable[Any]: ...
+
+
+async def command(raw: Redis, *words: Argument) -> Any:
+    """One command, for those whose annotations in the library are partly unknown."""
+    return await cast(_Commands, raw).execute_command(*words)
 
 
 async def keys_of(raw: Redis, namespace: str) -> list[str]:
@@ -17,14 +32,23 @@ async def keys_of(raw: Redis, namespace: str) -> list[str]:
     found: set[str] = set()
     cursor = -1
     while cursor:
-        cursor, page = await raw.scan(max(cursor, 0), match=pattern, count=1000)  # pyright: ignore[reportUnknownMemberType]
+        cursor, page = await command(raw, "SCAN", max(cursor, 0), "MATCH", pattern, "COUNT", 1000)
         found.update(str(key) for key in page)
     return sorted(found)
 
 
 async def dump(raw: Redis, namespace: str) -> Dump:
-    """The whole namespace. TTLs count as present or absent; the times left differ from read to read."""
+    """The whole namespace without what moves by itself; of a TTL, only whether there is one."""
     return {key: await _look(raw, key) for key in await keys_of(raw, namespace)}
+
+
+async def clear(server: Server, namespace: str) -> None:
+    """Keeps a shared server small, so that walking over its keys stays quick."""
+    raw = server.connect(decode_responses=True)
+    keys = await keys_of(raw, namespace)
+    if keys:
+        await raw.delete(*keys)
+    await raw.aclose()
 
 
 async def leaks(raw: Redis, namespace: str, permanent: frozenset[str]) -> list[str]:
@@ -55,9 +79,12 @@ async def _contents(raw: Redis, key: str, kind: str) -> object:
         case "string":
             return await raw.get(key)
         case "hash":
-            return await cast("Awaitable[dict[str, str]]", raw.hgetall(key))
+            fields = await cast("Awaitable[dict[str, str]]", raw.hgetall(key))
+            return {name: value for name, value in fields.items() if name not in MOVING}
+        case "zset" if key.endswith(":workers"):
+            return await command(raw, "ZRANGE", key, 0, -1)
         case "zset":
-            return await raw.zrange(key, 0, -1, withscores=True)  # pyright: ignore[reportUnknownMemberType]
+            return await command(raw, "ZRANGE", key, 0, -1, "WITHSCORES")
         case "set":
             return sorted(await cast("Awaitable[set[str]]", raw.smembers(key)))
         case "list":

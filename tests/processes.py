@@ -6,15 +6,14 @@ from contextlib import suppress
 from typing import Any, cast
 
 from common.errors import LabError
-from common.redis_store import wire
 from common.redis_store.keys import Keys
 from common.redis_store.store import RedisStore
-from common.redis_store.wire import Client
+from common.redis_store.wire import Client, Wire, dial
 from common.settings import Settings
 from common.store import Presence, Store
 from tests.keyspace import leaks
 from tests.servers import Server
-from tests.twice import TwiceClient
+from tests.twice import TwiceWire
 from tests.workers import Worker
 
 
@@ -37,7 +36,8 @@ class Processes:
 
     async def open(self, **overrides: Any) -> Store:
         """A started store."""
-        store = RedisStore(self.settings(**overrides), connect=self._connect)
+        wire = TwiceWire if self._sent_twice else Wire
+        store = RedisStore(self.settings(**overrides), connect=self.connect, wire=wire)
         self._stores.append(store)
         await store.start()
         return store
@@ -48,18 +48,17 @@ class Processes:
         store = await self.open(instance=instance, **overrides)
         return await Worker.seated(store, Presence(instance=instance, worker_id=worker_id))
 
-    def _connect(self) -> Client:
+    def connect(self) -> Client:
+        """A connection as the stores use it."""
         # A real server is dialled as in production; fakeredis has no address.
         server = self._server
-        client = wire.connect(server.url) if server.real else cast(Client, server.connect())
-        return TwiceClient(client) if self._sent_twice else client
+        return dial(server.url) if server.real else cast(Client, server.connect())
 
     async def assert_promises_kept(self) -> None:
         """P1 and P7, as they must hold after anything that is not vandalism."""
         if not self._stores:
             return
-        store = await self.open()
-        backlog = await store.depth()
+        backlog = await self._stores[0].depth()
         assert backlog.unaccounted == 0, f"promise P1 is broken: {backlog}"
         raw = self._server.connect(decode_responses=True)
         try:

@@ -47,7 +47,11 @@ def test_compose_repeats_no_default() -> None:
     assert {key for key, value in COMPOSE["x-settings"].items() if value is not None} == {"IWL_REDIS_URL"}
 
 
-@pytest.mark.parametrize("service", [*SERVICES, "vllm"])
+#: A client that does its work and ends; all others stay.
+ERRANDS = {service for service, spec in SERVICES.items() if spec.get("profiles") == ["load"]}
+
+
+@pytest.mark.parametrize("service", [*sorted(SERVICES.keys() - ERRANDS), "vllm"])
 def test_every_service_is_watched_and_restarted(service: str) -> None:
     spec = {**SERVICES, **GPU["services"]}[service] if service == "vllm" else SERVICES[service]
     assert spec["restart"] == "unless-stopped"
@@ -57,6 +61,25 @@ def test_every_service_is_watched_and_restarted(service: str) -> None:
 @pytest.mark.parametrize("service", SERVICES)
 def test_every_service_has_a_memory_limit(service: str) -> None:
     assert SERVICES[service]["mem_limit"]
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_no_container_is_root_or_can_become_it(service: str) -> None:
+    spec = SERVICES[service]
+    assert spec["init"]
+    assert spec["cap_drop"] == ["ALL"]
+    assert spec["security_opt"] == ["no-new-privileges:true"]
+    # Our image and Grafana's name their own.
+    assert "user" in spec or service in {"api", "worker", "scaler", "iwl", "grafana"}
+
+
+def test_an_image_is_built_by_one_service() -> None:
+    """Built by several, it would get another label each time, and `up` would restart workers for nothing."""
+    built = [spec["image"] for spec in SERVICES.values() if "build" in spec]
+    assert len(built) == len(set(built)) == 2
+    users = [service for service, spec in SERVICES.items() if spec["image"] in built and "build" not in spec]
+    assert users == ["worker", "scaler"]
+    assert all(SERVICES[service]["pull_policy"] == "never" for service in users)
 
 
 def test_nothing_is_published_beyond_this_machine() -> None:

@@ -8,6 +8,7 @@ from typing import Any, cast
 from redis.asyncio import Redis
 
 from common.redis_store.keys import GROUP, Keys
+from tests.keyspace import command
 
 
 class Vandal:
@@ -45,10 +46,10 @@ class Vandal:
 
     async def deliver(self, consumer: str, count: int = 1) -> list[str]:
         """Entries read for this consumer and begun by nobody."""
-        reply = await self.raw.execute_command(  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-            "XREADGROUP", "GROUP", GROUP, consumer, "COUNT", count, "STREAMS", self.keys.jobs, ">"
+        reply = await command(
+            self.raw, "XREADGROUP", "GROUP", GROUP, consumer, "COUNT", count, "STREAMS", self.keys.jobs, ">"
         )
-        return [entry for _, entries in cast("list[Any]", reply) for entry, _ in entries]
+        return [entry for _, entries in reply for entry, _ in entries]
 
     async def make_wrong_type(self, key: str) -> None:
         await self.raw.delete(key)

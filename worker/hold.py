@@ -41,21 +41,30 @@ class Hold:
     Closing cancels the runner's task inside the block and takes the cancellation back on the way out, as
     `asyncio.timeout` does, so that a call needs no task of its own."""
 
-    __slots__ = ("_called", "_limit", "_task", "_timer", "ended", "lease", "renewed", "started", "stop")
+    __slots__ = (
+        "_called",
+        "_loop",
+        "_task",
+        "_timer",
+        "ended",
+        "lease",
+        "limit_s",
+        "renewed",
+        "started",
+        "stop",
+    )
 
-    def __init__(self, lease: Lease, limit_s: float) -> None:
+    def __init__(self, lease: Lease, limit_s: float, loop: asyncio.AbstractEventLoop) -> None:
+        """The loop is handed in because asking for it costs a system call up to Python 3.11."""
         self.lease = lease
+        #: Seconds this attempt may take.
+        self.limit_s = limit_s
         self.started = self.renewed = self.ended = time.monotonic()
         self.stop: Stop | None = None
-        self._limit = limit_s
+        self._loop = loop
         self._called = False
         self._task: asyncio.Task[object] | None = None
         self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def limit_s(self) -> float:
-        """Seconds this attempt may take."""
-        return self._limit
 
     def close(self, why: Stop) -> None:
         """End the model call. Does nothing once the call is over: its outcome stands."""
@@ -67,8 +76,8 @@ class Hold:
     def __enter__(self) -> None:
         if self.stop is not None:
             raise Stopped(self.stop)
-        self._task = asyncio.current_task()
-        self._timer = asyncio.get_running_loop().call_later(self._limit, self.close, Stop.TIMEOUT)
+        self._task = asyncio.current_task(self._loop)
+        self._timer = self._loop.call_later(self.limit_s, self.close, Stop.TIMEOUT)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

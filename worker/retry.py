@@ -43,7 +43,7 @@ class Backoff:
     @classmethod
     def of(cls, settings: Settings) -> Backoff:
         return cls(
-            timedelta(milliseconds=settings.retry_backoff_ms),
+            settings.retry_backoff,
             timedelta(milliseconds=settings.retry_backoff_max_ms),
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from contextlib import aclosing
 
@@ -24,10 +25,12 @@ class Attempts:
         self._backoff = Backoff.of(settings)
         self._max_bytes = settings.max_result_bytes
         self._longest_s = settings.job_timeout_ms / 1000
+        self._loop = asyncio.get_running_loop()
 
     def hold(self, lease: Lease) -> Hold:
         asked = lease.request.timeout_s
-        return Hold(lease, self._longest_s if asked is None else min(asked, self._longest_s))
+        limit_s = self._longest_s if asked is None else min(asked, self._longest_s)
+        return Hold(lease, limit_s, self._loop)
 
     async def run(self, hold: Hold) -> Settlement | None:
         """What to settle, or None when the lease is gone."""

@@ -47,11 +47,14 @@ class Tally:
                 self._metrics.queue_seconds.observe(lease.queued_for.total_seconds())
             if lease.reclaimed:
                 self._metrics.reclaims.inc()
+                self._attempts[Outcome.CRASH].inc()
                 log.info("job reclaimed", extra=self._about(lease))
         self._metrics.short_circuits.inc(claimed.short_circuits)
         self._metrics.discarded.inc(claimed.discarded)
         self._metrics.crashed_out.inc(claimed.crashed_out)
-        self._ended_otherwise(Cause.CRASH, failed=claimed.crashed_out, expired=claimed.expired)
+        self._metrics.failed(Cause.CRASH, claimed.crashed_out)
+        self._metrics.jobs.labels(JobStatus.EXPIRED).inc(claimed.expired)
+        self._attempts[Outcome.CRASH].inc(claimed.crashed_out)
 
     def settled(self, batch: Sequence[tuple[Hold, Settlement]], answers: Sequence[Settled]) -> None:
         now = time.monotonic()
@@ -77,10 +80,7 @@ class Tally:
         log.info("lease lost", extra={**self._about(lease), "state": state.value})
 
     def tended(self, tended: Tended) -> None:
-        self._metrics.promoted.inc(tended.promoted)
-        self._metrics.requeued.inc(tended.requeued)
-        self._metrics.lost.inc(tended.lost)
-        self._ended_otherwise(Cause.LOST, failed=tended.lost, expired=tended.expired)
+        self._metrics.tended(tended)
         if tended.requeued or tended.lost:
             log.warning("entries were gone", extra={"requeued": tended.requeued, "lost": tended.lost})
 
@@ -108,11 +108,6 @@ class Tally:
             self._jobs[ENDS[answer]].inc()
         told = {"cause": cause.value, "error": failed.error.message, "then": answer.value}
         log.warning("attempt failed", extra={**self._about(failed.lease), **told})
-
-    def _ended_otherwise(self, cause: Cause, *, failed: int, expired: int) -> None:
-        self._jobs[JobStatus.FAILED].inc(failed)
-        self._metrics.failures.labels(cause).inc(failed)
-        self._jobs[JobStatus.EXPIRED].inc(expired)
 
     def _about(self, lease: Lease) -> dict[str, object]:
         return {"job_id": lease.job_id, "attempt": lease.attempt, "worker": self._worker()}

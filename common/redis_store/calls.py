@@ -1,7 +1,7 @@
 """One connection for all short commands: what is issued while a round trip is under way shares the next one.
 
 A caller that is cancelled does not cancel the command: a reply left on the wire would be read by the next
-one. A command may be sent twice (the client library re-sends when a reply is lost): promise P4.
+one. A command may be sent twice, when its reply was lost: promise P4.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from redis import exceptions
 
 from common.errors import StoreCorrupt, StoreError, StoreFull, StoreRefused, StoreUnavailable
 from common.redis_store import loader
-from common.redis_store.wire import Argument, Client, Command, Reply
+from common.redis_store.wire import Argument, Command, Reply, Wire
 
 log = logging.getLogger(__name__)
 
@@ -58,9 +58,9 @@ def script_is_missing(error: object) -> bool:
 class Calls:
     """Runs commands and scripts, loads scripts that the server lost, creates the group when it is gone."""
 
-    def __init__(self, client: Client, namespace: str, barrier: Command | None = None) -> None:
+    def __init__(self, wire: Wire, namespace: str, barrier: Command | None = None) -> None:
         """`barrier` is a WAIT or WAITAOF command sent after each batch; its reply must reach its numbers."""
-        self._client = client
+        self._wire = wire
         self._namespace = namespace
         self._barrier = barrier
         self._waiting: deque[tuple[Command, asyncio.Future[Reply]]] = deque()
@@ -85,7 +85,8 @@ class Calls:
     async def prepare(self) -> bool:
         """Load all scripts; whether the server reads `#!lua` lines (fakeredis does not)."""
         try:
-            await self._client.execute_command("EVAL", "#!lua\nreturn 1", 0)
+            # allow-oom: a worker that starts on a full server is what makes room there (P10).
+            await self._wire.call("EVAL", "#!lua flags=allow-oom\nreturn 1", 0)
             self._shebang = True
         except exceptions.ResponseError as error:
             if isinstance(translate(error), StoreUnavailable):
@@ -97,12 +98,13 @@ class Calls:
     async def aclose(self) -> None:
         if self._sender is not None:
             await self._sender
+        await self._wire.aclose()
 
     async def _load_scripts(self) -> None:
-        pipe = self._client.pipeline(transaction=False)
-        for name in loader.names():
-            pipe.execute_command("SCRIPT LOAD", self._script(name).source)
-        await pipe.execute()
+        loads: list[Command] = [("SCRIPT", "LOAD", self._script(name).source) for name in loader.names()]
+        for reply in await self._wire.exchange(loads):
+            if isinstance(reply, Exception):
+                raise reply
 
     def _script(self, name: str) -> loader.Script:
         return loader.load(name, shebang=self._shebang is not False)
@@ -142,15 +144,15 @@ class Calls:
         return replies
 
     async def _round_trip(self, commands: Sequence[Command]) -> list[Reply]:
-        pipe = self._client.pipeline(transaction=False)
-        for command in commands:
-            if command[0] == "EVALSHA":
-                command = ("EVALSHA", self._script(str(command[1])).sha, *command[2:])
-            pipe.execute_command(*command)
-        if self._barrier is not None:
-            pipe.execute_command(*self._barrier)
-        replies = await pipe.execute(raise_on_error=False)
-        return replies if self._barrier is None else self._past_barrier(self._barrier, replies)
+        sent = [self._by_sha(command) for command in commands]
+        if self._barrier is None:
+            return await self._wire.exchange(sent)
+        return self._past_barrier(self._barrier, await self._wire.exchange([*sent, self._barrier]))
+
+    def _by_sha(self, command: Command) -> Command:
+        if command[0] != "EVALSHA":
+            return command
+        return ("EVALSHA", self._script(str(command[1])).sha, *command[2:])
 
     def _past_barrier(self, barrier: Command, replies: list[Reply]) -> list[Reply]:
         reached = replies.pop()
@@ -165,7 +167,7 @@ class Calls:
     async def _create_group(self) -> None:
         log.warning("consumer group is missing, creating it", extra={"namespace": self._namespace})
         group = self._script("group")
-        await self._client.execute_command("EVAL", group.source, 1, self._namespace)
+        await self._wire.call("EVAL", group.source, 1, self._namespace)
 
 
 def check_version(version: str) -> None:

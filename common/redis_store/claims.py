@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -25,7 +25,7 @@ from common.redis_store import records
 from common.redis_store.calls import Calls, group_is_missing, translate
 from common.redis_store.keys import GROUP, Keys
 from common.redis_store.scripts import Begun, Scripts
-from common.redis_store.wire import Client
+from common.redis_store.wire import Command, Connect, Wire
 from common.settings import Settings
 from common.store import Claimed, Lease
 
@@ -58,20 +58,20 @@ class Delivery:
 class Claims:
     def __init__(
         self,
-        connect: Callable[[], Client],
+        connect: Connect,
         keys: Keys,
         calls: Calls,
         scripts: Scripts,
         settings: Settings,
         process: str,
     ) -> None:
-        self._connect = connect
+        # A read is not sent again: what its lost reply held is recovered from this seat's own deliveries.
+        self._reader = Wire(connect, resend=False)
         self._keys = keys
         self._calls = calls
         self._scripts = scripts
         self._settings = settings
         self._process = process
-        self._reader: Client | None = None
         self._reader_id: int | None = None
         self._place: Place | None = None
         self._serial = itertools.count(1)
@@ -145,8 +145,7 @@ class Claims:
             await self._take_over(self._deferred)
 
     async def aclose(self) -> None:
-        if self._reader is not None:
-            await self._reader.aclose()
+        await self._reader.aclose()
 
     # ---- the three sources
 
@@ -205,34 +204,18 @@ class Claims:
             await asyncio.wait_for(self._room.wait(), seconds)
 
     async def _read(self, after: str, limit: int, block: int | None = None) -> list[Any]:
-        reader = await self._connected()
-        blocking = () if block is None else ("BLOCK", block)
+        if self._reader_id is None:
+            self._reader_id = int(await self._reader.call("CLIENT", "ID"))
+        blocking: Command = () if block is None else ("BLOCK", block)
+        read = ("XREADGROUP", "GROUP", GROUP, self.worker, "COUNT", limit, *blocking)
         try:
-            reply = await reader.execute_command(
-                "XREADGROUP",
-                "GROUP",
-                GROUP,
-                self.worker,
-                "COUNT",
-                limit,
-                *blocking,
-                "STREAMS",
-                self._keys.jobs,
-                after,
-            )
+            reply = await self._reader.call(*read, "STREAMS", self._keys.jobs, after)
         except RedisError as error:
             if not group_is_missing(error):
                 raise
             await self._calls.run("group")
             return []
         return reply[0][1] if reply else []
-
-    async def _connected(self) -> Client:
-        if self._reader is None:
-            self._reader = self._connect()
-        if self._reader_id is None:
-            self._reader_id = int(await self._reader.execute_command("CLIENT ID"))
-        return self._reader
 
     async def _take_over(self, entries: Iterable[str]) -> None:
         # JUSTID: a plain XCLAIM would raise the delivery count.

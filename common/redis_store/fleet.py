@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, cast
 
-from common.errors import SlotTaken, TermOver
+from common.errors import SlotTaken, StoreCorrupt, TermOver
+from common.job import job_id_time
 from common.redis_store import records
 from common.redis_store.calls import Calls
 from common.redis_store.claims import Claims, Place
@@ -32,13 +33,39 @@ from common.store import (
 KEEP_MS = 600_000
 #: Jobs that one round of time keeping takes at most.
 DUE_AT_ONCE = 256
-#: Keys that one round of the reconciler looks at; it is in no hurry.
-SCAN_COUNT = 1000
+#: Keys that one round of the reconciler looks at: in no hurry, unless jobs are unaccounted for.
+SCAN_COUNT = 250
+SCAN_COUNT_BROKEN = 5000
+RECONCILE_EVERY = 1.0
 RECONCILE_LOCK_MS = 2000
 PRUNE_EVERY = 60.0
 #: Changes of the desired count that are kept, and shown.
 HISTORY_KEPT = 500
 HISTORY_SHOWN = 20
+
+
+def backlog_of(reply: Sequence[Any]) -> Backlog:
+    """The answer of depth.lua."""
+    now, entries, pending, retrying, dead_letters, *flat = reply
+    counts = {name: int(value) for name, value in records.pairs(flat).items()}
+    running = counts.get("running", 0)
+    # Less than nothing is not zero: somebody removed entries that are still pending.
+    lag = entries - pending if entries >= pending else None
+    return Backlog(
+        at=records.instant(now),
+        submitted=counts.get("submitted", 0),
+        awaiting_upload=0,
+        queued=entries - running,
+        running=running,
+        retrying=retrying,
+        succeeded=counts.get("succeeded", 0),
+        failed=counts.get("failed", 0),
+        cancelled=counts.get("cancelled", 0),
+        expired=counts.get("expired", 0),
+        dead_letters=dead_letters,
+        lag=lag,
+        pending=pending,
+    )
 
 
 class Reconciler:
@@ -51,23 +78,29 @@ class Reconciler:
         self._idle = settings.claim_idle_ms
         self._process = process
         self._cursor = 0
+        self._step_at = 0.0
         self._prune_at = 0.0
 
     async def step(self) -> tuple[int, int]:
         """Jobs queued again, jobs ended as lost."""
+        now = asyncio.get_running_loop().time()
+        if now < self._step_at:
+            return 0, 0
+        self._step_at = now + RECONCILE_EVERY
         if not await self._scripts.lock(name="reconcile", holder=self._process, ttl=RECONCILE_LOCK_MS):
             return 0, 0
-        await self._prune()
+        await self._prune(now)
+        count = SCAN_COUNT_BROKEN if backlog_of(await self._scripts.depth()).unaccounted else SCAN_COUNT
         prefix = self._keys.record("")
-        reply = await self._calls.start("SCAN", self._cursor, "MATCH", f"{prefix}*", "COUNT", SCAN_COUNT)
+        reply = await self._calls.start("SCAN", self._cursor, "MATCH", f"{prefix}*", "COUNT", count)
         cursor, found = cast(tuple[int, list[bytes]], reply)
         self._cursor = int(cursor)
-        job_ids = [key.decode().removeprefix(prefix) for key in found]
+        names = [key.decode(errors="replace").removeprefix(prefix) for key in found]
+        job_ids = [name for name in names if job_id_time(name)]
         words = await self._scripts.reconcile(idle=self._idle, job_ids=job_ids) if job_ids else []
         return words.count("requeued"), words.count("lost")
 
-    async def _prune(self) -> None:
-        now = asyncio.get_running_loop().time()
+    async def _prune(self, now: float) -> None:
         if now >= self._prune_at:
             self._prune_at = now + PRUNE_EVERY
             await self._scripts.prune(keep=KEEP_MS)
@@ -115,26 +148,7 @@ class FleetPart:
             self._claims.stand_up()
 
     async def depth(self) -> Backlog:
-        now, entries, pending, retrying, dead_letters, *flat = await self._scripts.depth()
-        counts = {name: int(value) for name, value in records.pairs(flat).items()}
-        running = counts.get("running", 0)
-        # Less than nothing is not zero: somebody removed entries that are still pending.
-        lag = entries - pending if entries >= pending else None
-        return Backlog(
-            at=records.instant(now),
-            submitted=counts.get("submitted", 0),
-            awaiting_upload=0,
-            queued=entries - running,
-            running=running,
-            retrying=retrying,
-            succeeded=counts.get("succeeded", 0),
-            failed=counts.get("failed", 0),
-            cancelled=counts.get("cancelled", 0),
-            expired=counts.get("expired", 0),
-            dead_letters=dead_letters,
-            lag=lag,
-            pending=pending,
-        )
+        return backlog_of(await self._scripts.depth())
 
     async def tend(self) -> Tended:
         # Deadlines first: a retry that is due after its job's deadline does not go back to the queue.
@@ -167,7 +181,14 @@ class FleetPart:
             raise TermOver
 
     async def scale(self) -> ScaleView:
-        now, flat, history, workers = await self._scripts.scale(history=HISTORY_SHOWN)
+        reply = await self._scripts.scale(history=HISTORY_SHOWN)
+        try:
+            return self._view(reply)
+        except (KeyError, ValueError) as error:
+            raise StoreCorrupt(f"The published scale is broken: {error}") from error
+
+    def _view(self, reply: Sequence[Any]) -> ScaleView:
+        now, flat, history, workers = reply
         fields = _Scale(records.pairs(flat), now, self._settings.scale_stale_ms)
         return ScaleView(
             decision=fields.decision,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from urllib.parse import quote
@@ -18,21 +19,24 @@ from common.errors import (
     QueueFull,
     StoreCorrupt,
 )
-from common.job import Cause, Job, JobRequest, JobStatus, Submission, long_gone, new_job_id
+from common.job import Job, JobStatus, Submission, long_gone
 from common.redis_store import records
 from common.redis_store.calls import Calls
+from common.redis_store.dead import DeadLetterPart
 from common.redis_store.keys import Keys
 from common.redis_store.scripts import Scripts
 from common.redis_store.waiters import Changed, Waiters
 from common.settings import Settings
-from common.store import DeadLetter, EventKind, JobEvent, Redriven, Submitted
+from common.store import EventKind, JobEvent, Submitted
 
 PAGE = 100
 #: Seconds; a watch is woken long before, by what it waits for or by the recheck.
 FOR_EVER = 3600.0
 
+Events = AsyncGenerator[JobEvent, None]
 
-class GatewayPart:
+
+class GatewayPart(DeadLetterPart):
     _settings: Settings
     _keys: Keys
     _calls: Calls
@@ -53,7 +57,7 @@ class GatewayPart:
             # The owner is quoted: "a" + "b:c" and "a:b" + "c" are two keys.
             idem=f"{quote(submission.owner, safe='')}:{key}" if key else "",
             fingerprint=request.fingerprint() if key else "",
-            expires_in=_ms(request.expires_in_s),
+            expires_in=records.milliseconds(request.expires_in_s),
             stream=request.stream,
             recent_max=self._settings.recent_max,
             max_depth=max_depth,
@@ -98,7 +102,7 @@ class GatewayPart:
             case _:
                 raise self._missing(job_id)
 
-    async def events(self, job_id: str, after: str | None = None) -> AsyncGenerator[JobEvent, None]:
+    async def events(self, job_id: str, after: str | None = None) -> Events:
         async with self._waiters.watch(job_id) as changed:
             job = await self.get(job_id)
             stream = self._logged_events if await self._has_log(job_id) else self._plain_events
@@ -117,68 +121,26 @@ class GatewayPart:
         jobs: list[Job] = []
         while len(jobs) < limit:
             page = await self._calls.start("ZREVRANGE", self._keys.recent, rank, rank + PAGE - 1)
-            ids = [raw.decode() for raw in cast(list[bytes], page)]
-            jobs += [job for job in await self._read(ids) if job and (status is None or status is job.status)]
+            ids = [raw.decode(errors="replace") for raw in cast(list[bytes], page)]
+            jobs += [job for job in await self._read_whole(ids) if status is None or status is job.status]
             if len(ids) < PAGE:
                 break
             rank += PAGE
         return jobs[:limit]
-
-    async def list_dead(self, *, limit: int = 50, before: str | None = None) -> list[DeadLetter]:
-        top = f"({before}" if before else "+"
-        reply = await self._calls.start("XREVRANGE", self._keys.dlq, top, "-", "COUNT", limit)
-        return [_dead_letter(entry) for entry in cast(list[Any], reply)]
-
-    async def redrive(
-        self,
-        *,
-        ids: Sequence[str] | None = None,
-        cause: Cause | None = None,
-        limit: int = 100,
-        dry_run: bool = False,
-    ) -> Redriven:
-        wanted = None if ids is None else frozenset(ids)
-        chosen: list[DeadLetter] = []
-        unusable: list[str] = []
-        async for letter in self._dead_from_oldest():
-            if len(chosen) >= limit:
-                break
-            if (wanted is not None and letter.job_id not in wanted) or cause not in (None, letter.cause):
-                continue
-            if letter.request is None:
-                unusable.append(letter.job_id)
-            else:
-                chosen.append(letter)
-        pairs = [(letter.job_id, "") for letter in chosen] if dry_run else await self._revive(chosen)
-        return Redriven(jobs=tuple(pairs), unusable=tuple(unusable))
-
-    async def _revive(self, letters: Sequence[DeadLetter]) -> list[tuple[str, str]]:
-        new = [new_job_id() for _ in letters]
-        items = [
-            (letter.cursor, job_id, _ms(request.expires_in_s), request.stream)
-            for letter, job_id in zip(letters, new, strict=True)
-            if (request := letter.request)
-        ]
-        words = await self._durable.redrive(recent_max=self._settings.recent_max, letters=items)
-        revived = zip(letters, new, words, strict=True)
-        return [(letter.job_id, job_id) for letter, job_id, word in revived if word == "queued"]
-
-    async def _dead_from_oldest(self) -> AsyncGenerator[DeadLetter, None]:
-        start = "-"
-        while True:
-            reply = await self._calls.start("XRANGE", self._keys.dlq, start, "+", "COUNT", PAGE)
-            page = [_dead_letter(entry) for entry in cast(list[Any], reply)]
-            for letter in page:
-                yield letter
-            if len(page) < PAGE:
-                return
-            start = f"({page[-1].cursor}"
 
     async def _read(self, job_ids: Sequence[str]) -> list[Job | None]:
         if not job_ids:
             return []
         replies = await self._scripts.read(job_ids=job_ids)
         return [_job(job_id, reply) for job_id, reply in zip(job_ids, replies, strict=True)]
+
+    async def _read_whole(self, job_ids: Sequence[str]) -> list[Job]:
+        """Those that are there; a record that somebody broke does not hide the others."""
+        jobs: list[Job] = []
+        for job_id, reply in zip(job_ids, await self._scripts.read(job_ids=job_ids), strict=True):
+            with suppress(StoreCorrupt):
+                jobs += [job] if (job := _job(job_id, reply)) else []
+        return jobs
 
     def _missing(self, job_id: str) -> JobNotFound | JobExpired:
         ttl = timedelta(seconds=self._settings.result_ttl_s)
@@ -187,7 +149,9 @@ class GatewayPart:
     async def _has_log(self, job_id: str) -> bool:
         return await self._calls.start("EXISTS", self._keys.tokens(job_id)) == 1
 
-    async def _logged_events(self, job: Job, after: str | None, changed: Changed) -> AsyncGenerator[JobEvent, None]:
+    async def _logged_events(
+        self, job: Job, after: str | None, changed: Changed
+    ) -> AsyncGenerator[JobEvent, None]:
         last = after or "0-0"
         while True:
             reply = await self._calls.start(
@@ -206,7 +170,9 @@ class GatewayPart:
                 if not job.status.terminal:
                     await changed(FOR_EVER)
 
-    async def _plain_events(self, job: Job, after: str | None, changed: Changed) -> AsyncGenerator[JobEvent, None]:
+    async def _plain_events(
+        self, job: Job, after: str | None, changed: Changed
+    ) -> AsyncGenerator[JobEvent, None]:
         shown = None
         while True:
             if job.status is not shown:
@@ -218,13 +184,9 @@ class GatewayPart:
             job = await self.get(job.job_id)
 
 
-def _ms(seconds: float | None) -> int | None:
-    return None if seconds is None else max(1, round(seconds * 1000))
-
-
 def _accepted(submission: Submission, created: int) -> Job:
     request = submission.request
-    expires_in = _ms(request.expires_in_s)
+    expires_in = records.milliseconds(request.expires_in_s)
     return Job(
         job_id=submission.job_id,
         status=JobStatus.QUEUED,
@@ -247,28 +209,6 @@ def _job(job_id: str, reply: Sequence[bytes]) -> Job | None:
                 return None
     except (msgspec.DecodeError, KeyError, ValueError) as error:
         raise StoreCorrupt(f"The record of job {job_id} is broken: {error}") from error
-
-
-def _dead_letter(entry: Any) -> DeadLetter:
-    cursor, fields = entry[0].decode(), records.pairs(entry[1])
-    request = fields.get("request")
-    return DeadLetter(
-        cursor=cursor,
-        job_id=fields["job_id"].decode(),
-        owner=records.decode_text(fields["owner"]),
-        cause=Cause(fields["cause"].decode()),
-        error=records.decode_text(fields["error"]),
-        attempts=int(fields["attempts"]),
-        died_at=records.instant(int(cursor.split("-")[0])),
-        request=_request(request, fields.get("shown")) if request else None,
-    )
-
-
-def _request(request: bytes, shown: bytes | None) -> JobRequest | None:
-    try:
-        return records.decode_request(request, shown)
-    except msgspec.DecodeError:
-        return None
 
 
 def _event(entry: Any) -> JobEvent:

@@ -15,10 +15,7 @@ LUA = Path(__file__).parent / "lua"
 class Script:
     name: str
     source: str
-
-    @property
-    def sha(self) -> str:
-        return sha1(self.source.encode(), usedforsecurity=False).hexdigest()
+    sha: str
 
 
 @cache
@@ -26,7 +23,9 @@ def load(name: str, *, shebang: bool = True) -> Script:
     """`shebang=False` leaves the `#!lua` line out, for a server that cannot read it (fakeredis)."""
     body = (LUA / f"{name}.lua").read_text()
     source = re.sub(r"^-- @include (.+)$", _included, body, flags=re.MULTILINE)
-    return Script(name, source if shebang else source.split("\n", 1)[1])
+    if not shebang:
+        source = source.split("\n", 1)[1]
+    return Script(name, source, sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
 def _included(line: re.Match[str]) -> str:

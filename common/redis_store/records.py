@@ -62,6 +62,10 @@ def instant(ms: int | float) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
 
 
+def milliseconds(seconds: float | None) -> int | None:
+    return None if seconds is None else max(1, round(seconds * 1000))
+
+
 def encode_request(request: JobRequest) -> tuple[bytes, bytes]:
     """The request without what clients read back, and that part (b"" when empty)."""
     fields = {

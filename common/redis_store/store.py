@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable
 
 from redis import exceptions
 
-from common.errors import StoreRefused
-from common.redis_store import wire
+from common.errors import StoreCorrupt, StoreRefused
 from common.redis_store.calls import Calls, check_version, translate
 from common.redis_store.claims import Claims
 from common.redis_store.fleet import FleetPart, Reconciler
@@ -17,7 +15,7 @@ from common.redis_store.gateway import GatewayPart
 from common.redis_store.keys import Keys
 from common.redis_store.scripts import Keep, Scripts
 from common.redis_store.waiters import Waiters
-from common.redis_store.wire import Client, Command
+from common.redis_store.wire import Command, Connect, Wire, dial
 from common.redis_store.worker import WorkerPart
 from common.settings import Durability, Settings
 
@@ -28,25 +26,23 @@ DURABLE_WITHIN = 3000
 
 
 class RedisStore(GatewayPart, WorkerPart, FleetPart):
-    """`connect` makes a client; tests give one that needs no server."""
+    """`connect` makes a client: tests give one that needs no server. `wire` is theirs to replace as well."""
 
-    def __init__(self, settings: Settings, connect: Callable[[], Client] | None = None) -> None:
+    def __init__(self, settings: Settings, connect: Connect | None = None, wire: type[Wire] = Wire) -> None:
         self._settings = settings
-        self._connect = lambda: wire.raw(connect() if connect else wire.connect(settings.redis_url))
+        connect = connect or (lambda: dial(settings.redis_url))
         self._process = secrets.token_hex(4)
         self._keys = Keys(settings.namespace)
-        self._client = self._connect()
-        self._calls = Calls(self._client, settings.namespace)
-        keep = Keep(settings.result_ttl_s * 1000, settings.idempotency_ttl_s * 1000, settings.dlq_maxlen)
+        idempotency_ms = round(settings.idempotency_ttl.total_seconds() * 1000)
+        keep = Keep(settings.result_ttl_s * 1000, idempotency_ms, settings.dlq_maxlen)
+        self._calls = Calls(wire(connect, resend=True), settings.namespace)
         self._scripts = Scripts(self._calls, keep)
-        barrier = _barrier(settings.durability)
-        self._durable_client = self._connect() if barrier else self._client
-        self._durable_calls = (
-            Calls(self._durable_client, settings.namespace, barrier) if barrier else self._calls
-        )
+        self._durable_calls = self._calls
+        if barrier := _barrier(settings.durability):
+            self._durable_calls = Calls(wire(connect, resend=True), settings.namespace, barrier)
         self._durable = Scripts(self._durable_calls, keep)
-        self._waiters = Waiters(self._connect, self._keys, self._scripts)
-        self._claims = Claims(self._connect, self._keys, self._calls, self._scripts, settings, self._process)
+        self._waiters = Waiters(connect, self._keys, self._scripts)
+        self._claims = Claims(connect, self._keys, self._calls, self._scripts, settings, self._process)
         self._reconciler = Reconciler(self._keys, self._calls, self._scripts, settings, self._process)
 
     async def start(self) -> None:
@@ -65,11 +61,9 @@ class RedisStore(GatewayPart, WorkerPart, FleetPart):
         await self._claims.aclose()
         for calls in {self._calls, self._durable_calls}:
             await calls.aclose()
-        for client in {self._client, self._durable_client}:
-            await client.aclose()
 
     async def _check_server(self) -> None:
-        info = _parse_info(await self._client.execute_command("INFO"))
+        info = _parse_info(await self._calls.start("INFO"))
         check_version(info["redis_version"])
         policy = info.get("maxmemory_policy", "noeviction")
         if policy != "noeviction":
@@ -81,8 +75,8 @@ class RedisStore(GatewayPart, WorkerPart, FleetPart):
 
     async def _check_aof(self, info: dict[str, str]) -> None:
         try:
-            await self._client.execute_command("WAITAOF", 0, 0, 1)
-        except exceptions.ResponseError as error:
+            await self._calls.start("WAITAOF", 0, 0, 1)
+        except StoreCorrupt as error:
             raise StoreRefused("IWL_DURABILITY=aof needs WAITAOF: Redis 7.2 or newer.") from error
         if info.get("aof_enabled") != "1":
             raise StoreRefused("IWL_DURABILITY=aof needs a server with appendonly yes.")

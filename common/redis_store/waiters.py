@@ -11,12 +11,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from uuid import uuid4
 
-from redis.exceptions import RedisError
-
-from common.errors import StoreError
 from common.redis_store.keys import Keys
 from common.redis_store.scripts import Scripts
-from common.redis_store.wire import Client, PubSub
+from common.redis_store.wire import Connect, PubSub
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +25,7 @@ Changed = Callable[[float], Awaitable[bool]]
 
 
 class Waiters:
-    def __init__(self, connect: Callable[[], Client], keys: Keys, scripts: Scripts) -> None:
+    def __init__(self, connect: Connect, keys: Keys, scripts: Scripts) -> None:
         self._connect = connect
         self._scripts = scripts
         self._gateway = uuid4().hex[:8]
@@ -67,7 +64,7 @@ class Waiters:
             await asyncio.gather(self._listener, return_exceptions=True)
 
     async def _listen(self) -> None:
-        if self._listener is None:
+        if self._listener is None or self._listener.done():
             self._listener = asyncio.create_task(self._keep_listening())
         # A store that is away must not hold the caller up: the recheck covers what is missed.
         with suppress(TimeoutError):
@@ -77,8 +74,9 @@ class Waiters:
         while True:
             try:
                 await self._listen_once()
-            except (RedisError, OSError, StoreError) as error:
-                log.debug("listener lost its connection", extra={"error": str(error)})
+            except Exception as error:
+                # Whatever it was: without a listener every wait would last until its timeout.
+                log.debug("listener starts again", extra={"error": repr(error)})
             self._subscribed.clear()
             await asyncio.sleep(0.1)
 
@@ -101,7 +99,7 @@ class Waiters:
                 self._subscribed.set()
                 recheck_at = loop.time()
             elif message is not None and message["type"] == "message":
-                self._wake(message["data"].decode())
+                self._wake(message["data"].decode(errors="replace"))
             if loop.time() >= recheck_at:
                 await self._recheck()
                 recheck_at = loop.time() + RECHECK

@@ -1,25 +1,42 @@
-"""What we use of the client library, typed: its own annotations are partly unknown to a strict checker."""
+"""The client library as we use it: one connection, many commands, one round trip; and pub/sub.
+
+The library's pool and pipelines cost more per command than the server does, and its own annotations are
+partly unknown to a strict checker; both end here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, MutableMapping
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, cast
 
+import hiredis
 from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as ConnectionLost
+from redis.exceptions import ResponseError
+from redis.exceptions import TimeoutError as Overdue
 
 Argument = str | bytes | int | float
 Command = tuple[Argument, ...]
+#: As the server sent it: bytes, int, list or None; an error reply is its exception.
 Reply = Any
 
-#: Seconds until a command counts as lost. No blocking read lasts longer than a second.
-SOCKET_TIMEOUT = 5.0
+#: Seconds until a round trip counts as lost. No blocking read lasts longer than a second.
+PATIENCE = 5.0
 
 
-class Pipeline(Protocol):
-    def execute_command(self, *command: Argument) -> object: ...
-    def execute(self, raise_on_error: bool = True) -> Awaitable[list[Reply]]: ...
+class Connection(Protocol):
+    @property
+    def is_connected(self) -> bool: ...
+    async def connect(self) -> None: ...
+    async def disconnect(self, nowait: bool = False) -> None: ...
+    async def send_packed_command(self, command: bytes, check_health: bool = True) -> None: ...
+    async def read_response(self, *, timeout: float) -> Reply: ...
+
+
+class Pool(Protocol):
+    def make_connection(self) -> Connection: ...
 
 
 class PubSub(Protocol):
@@ -29,29 +46,75 @@ class PubSub(Protocol):
 
 
 class Client(Protocol):
-    #: Command name -> parser of its reply.
-    response_callbacks: MutableMapping[Any, Any]
-
-    def execute_command(self, *command: Argument) -> Awaitable[Reply]: ...
-    def pipeline(self, transaction: bool) -> Pipeline: ...
+    @property
+    def connection_pool(self) -> Pool: ...
     def pubsub(self) -> PubSub: ...
     def aclose(self) -> Awaitable[None]: ...
 
 
-def connect(url: str) -> Client:
-    # One re-send of a command whose reply was lost: every script may run twice (P4). Protocol 2: one shape
-    # of replies on every server.
-    client = Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
-        url,
-        protocol=2,
-        socket_timeout=SOCKET_TIMEOUT,
-        socket_connect_timeout=SOCKET_TIMEOUT,
-        retry=Retry(NoBackoff(), 1),
-    )
+Connect = Callable[[], Client]
+
+_pack = cast(Callable[[Command], bytes], hiredis.pack_command)  # pyright: ignore[reportUnknownMemberType]
+
+
+def dial(url: str) -> Client:
+    # Protocol 2: one shape of replies on every server. No timeout of the library's own: it costs a task
+    # for each command, and a round trip has ours.
+    client = Redis.from_url(url, protocol=2, socket_timeout=None, socket_connect_timeout=PATIENCE)  # pyright: ignore[reportUnknownMemberType]
     return cast(Client, client)
 
 
-def raw(client: Client) -> Client:
-    """Replies as the server sends them: the library's parsers know one shape per command, and cost time."""
-    client.response_callbacks.clear()
-    return client
+class Wire:
+    """One connection, made when it is needed and made again when it broke. One round trip at a time."""
+
+    def __init__(self, connect: Connect, *, resend: bool) -> None:
+        """`resend`: once more when the connection broke, for commands that may reach the server twice."""
+        self._client = connect()
+        self._resend = resend
+        self._connection: Connection | None = None
+
+    async def exchange(self, commands: Sequence[Command]) -> list[Reply]:
+        """Replies in order. Raises the library's ConnectionError and TimeoutError, and OSError."""
+        try:
+            return await self._round_trip(commands)
+        except (ConnectionLost, OSError):
+            if not self._resend:
+                raise
+            return await self._round_trip(commands)
+
+    async def call(self, *command: Argument) -> Reply:
+        """One reply. Raises as `exchange`, and ResponseError."""
+        (reply,) = await self.exchange([command])
+        if isinstance(reply, ResponseError):
+            raise reply
+        return reply
+
+    async def aclose(self) -> None:
+        if self._connection is not None:
+            await self._connection.disconnect()
+        await self._client.aclose()
+
+    async def _round_trip(self, commands: Sequence[Command]) -> list[Reply]:
+        if self._connection is None:
+            self._connection = self._client.connection_pool.make_connection()
+        connection = self._connection
+        try:
+            async with asyncio.timeout(PATIENCE):
+                if not connection.is_connected:
+                    await connection.connect()
+                packed = b"".join(_pack(command) for command in commands)
+                await connection.send_packed_command(packed, check_health=False)
+                return [await _reply(connection) for _ in commands]
+        except BaseException as error:
+            # A reply left on the wire would be read as the answer to the next command.
+            await connection.disconnect(nowait=True)
+            if isinstance(error, TimeoutError):
+                raise Overdue("no answer in time") from error
+            raise
+
+
+async def _reply(connection: Connection) -> Reply:
+    try:
+        return await connection.read_response(timeout=math.inf)
+    except ResponseError as error:
+        return error

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 
+from common.errors import StoreCorrupt
 from common.job import MAX_REFUNDS
 from common.redis_store import records
 from common.redis_store.claims import Claims
@@ -47,7 +48,12 @@ class WorkerPart:
         finished = [item for item in settlements if isinstance(item, Finished)]
         failed = [item for item in settlements if isinstance(item, Failed)]
         released = [item for item in settlements if isinstance(item, Released)]
-        words = await asyncio.gather(self._finish(finished), self._fail(failed), self._release(released))
+        try:
+            words = await asyncio.gather(self._finish(finished), self._fail(failed), self._release(released))
+        except StoreCorrupt:
+            # Whoever gives up on it must be able to get the job again.
+            self._claims.let_go(item.lease for item in settlements)
+            raise
         self._claims.let_go(item.lease for item in settlements)
         by_kind = {
             kind: iter(answers) for kind, answers in zip((Finished, Failed, Released), words, strict=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +33,7 @@ class Stage:
     calls: Calls
     scripts: Scripts
 
-    async def running(self, **fields: object) -> Lease:
+    async def running(self, **fields: Any) -> Lease:
         job = await submit(self.gateway, **fields)
         return await self.worker.lease(job.job_id)
 
@@ -56,13 +55,13 @@ class Stage:
             idle=idle, max_attempts=max_attempts, deliveries=[(entry, job_id, "token-2")], **(given | seat)
         )
 
-    async def delivered(self, **fields: object) -> tuple[str, str]:
+    async def delivered(self, **fields: Any) -> tuple[str, str]:
         """Entry and job id of a job read from the stream and not begun."""
         job = await submit(self.gateway, **fields)
         (entry,) = await self.vandal.deliver(self.worker.name)
         return entry, job.job_id
 
-    async def begun(self, **fields: object) -> tuple[str, str]:
+    async def begun(self, **fields: Any) -> tuple[str, str]:
         entry, job_id = await self.delivered(**fields)
         begin = self.scripts.begin(
             idle=HOUR, max_attempts=3, worker=self.worker.name, instance=self.worker.presence.instance,
@@ -275,9 +274,7 @@ async def _(stage: Stage) -> Call:
 @answer("begin", "expired")
 async def _(stage: Stage) -> Call:
     entry, job_id = await stage.delivered(expires_in_s=0.001)
-    until = time.monotonic() + 0.005
-    while time.monotonic() < until:
-        await asyncio.sleep(0)
+    await asyncio.sleep(0.005)
     return stage.begin(entry, job_id)
 
 
@@ -494,8 +491,8 @@ async def _(stage: Stage) -> Call:
 
 @answer("expire", "")
 async def _(stage: Stage) -> Call:
-    await stage.running(expires_in_s=0.02, stream=True)
-    await asyncio.sleep(0.03)
+    await stage.running(expires_in_s=0.2, stream=True)
+    await asyncio.sleep(0.21)
     return lambda: stage.scripts.expire(limit=10)
 
 

@@ -125,7 +125,7 @@ async def test_a_job_that_ends_in_time_does_not_expire_later(gateway: Store, wor
 
 async def test_many_overdue_jobs_expire(gateway: Store, worker: Worker) -> None:
     for _ in range(30):
-        await submit(gateway, expires_in_s=SOON_S)
+        await submit(gateway, expires_in_s=1)
     await worker.take(5)
     await tend_until_expired(gateway, 30)
     backlog = await gateway.depth()

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ class Stage:
     worker: Worker
     vandal: Vandal
 
-    async def running(self, **fields: object) -> Lease:
+    async def running(self, **fields: Any) -> Lease:
         job = await submit(self.gateway, **fields)
         return await self.worker.lease(job.job_id)
 

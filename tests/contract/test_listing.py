@@ -20,11 +20,11 @@ def ids(jobs: list[Job]) -> list[str]:
 
 
 async def submit_in_order(store: Store, count: int) -> list[str]:
-    """Jobs with ids from different milliseconds, so that their order is not a matter of taste."""
+    """Jobs accepted in different milliseconds, so that their order is not a matter of taste."""
     jobs: list[str] = []
     for _ in range(count):
-        born = time.time_ns() // 1_000_000
         jobs.append((await submit(store)).job_id)
+        born = time.time_ns() // 1_000_000
         await wait_until(lambda: time.time_ns() // 1_000_000 > born, every=0.0005)  # noqa: B023
     return jobs
 

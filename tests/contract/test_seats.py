@@ -204,6 +204,13 @@ async def test_an_explicit_id_does_not_move(processes: Processes, gateway: Store
     assert (await worker.heartbeat()).worker == "worker-3"
 
 
+async def test_the_instance_that_counts_is_the_one_announced(processes: Processes, gateway: Store) -> None:
+    store = await processes.open(instance="what-the-settings-say")
+    worker = await Worker.seated(store, Presence(instance="pod-a"))
+    await submit(gateway)
+    await worker.run()
+
+
 async def test_without_a_decision_every_worker_is_active(processes: Processes) -> None:
     assert [(await processes.hire()).seat.active for _ in range(3)] == [True] * 3
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import timedelta
 
 import pytest
 
 from common.job import Cause, JobStatus
-from common.store import Settled, Store
+from common.store import Released, Settled, Store
 from tests.processes import Processes
 from tests.requests import submit
 from tests.waiting import wait_until
@@ -130,3 +131,25 @@ async def test_waiting_beside_a_suspect_uses_up_no_start(processes: Processes, g
     second = await worker.lease()
     assert second.attempt == 2
     await worker.finish(second)
+
+
+@pytest.mark.settings(max_attempts=3, retry_backoff_ms=0)
+async def test_a_job_that_crashed_before_its_last_start_is_a_suspect_from_the_queue_as_well(
+    processes: Processes, gateway: Store
+) -> None:
+    """Crash, then error, then the last start: what a requeued job did before is not forgotten."""
+    await crash_with(processes, gateway, 1)
+    worker = await processes.hire()
+    assert await worker.fail(await worker.lease(), retry_in=timedelta(0)) is Settled.RETRYING
+    last = await worker.lease()
+    assert (last.attempt, last.alone) == (3, True)
+    await worker.finish(last)
+
+
+async def test_a_suspect_given_back_is_still_one(processes: Processes, gateway: Store) -> None:
+    await crash_with(processes, gateway, 1)
+    worker = await processes.hire()
+    assert await worker.settle(Released(lease=await worker.lease())) is Settled.RELEASED
+    again = await worker.lease()
+    assert again.alone
+    await worker.finish(again)

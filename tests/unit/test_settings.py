@@ -73,6 +73,8 @@ BAD = [
     # one row per way to be wrong: variable, value
     ("IWL_NAMESPACE", ""),
     ("IWL_NAMESPACE", "two words"),
+    ("IWL_NAMESPACE", "lab:job:other"),
+    ("IWL_NAMESPACE", "{half"),
     ("IWL_NAMESPACE", "a" * 49),
     ("IWL_DURABILITY", "always"),
     ("IWL_PORT", "-1"),
@@ -171,6 +173,17 @@ def test_the_heartbeat_is_a_quarter_of_the_idle_time_and_at_most_a_second(
 
 def test_a_given_heartbeat_holds() -> None:
     assert Settings(claim_idle_ms=8000, heartbeat_ms=2000).heartbeat == timedelta(seconds=2)
+
+
+def test_a_default_follows_the_setting_that_bounds_it(set_env: SetEnv) -> None:
+    """One short variable is enough: the defaults beside it must not refuse it."""
+    set_env("IWL_RESULT_TTL_S", "60")
+    set_env("IWL_RETRY_BACKOFF_MAX_MS", "100")
+    set_env("IWL_CLAIM_IDLE_MS", "400")
+    settings = load_settings()
+    assert settings.idempotency_ttl == timedelta(seconds=60)
+    assert settings.retry_backoff == timedelta(milliseconds=100)
+    assert settings.heartbeat == timedelta(milliseconds=100)
 
 
 def test_durations() -> None:

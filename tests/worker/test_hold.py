@@ -15,7 +15,7 @@ from worker.hold import Hold, Holdings, Stop, Stopped
 
 def hold(token: str = "token", limit_s: float = 60.0) -> Hold:
     lease = Lease(job_id="job", token=token, attempt=1, request=request(), receipt="1-0")
-    return Hold(lease, limit_s)
+    return Hold(lease, limit_s, asyncio.get_running_loop())
 
 
 async def for_ever() -> None:
@@ -150,7 +150,7 @@ async def test_an_error_while_closing_does_not_hide_the_reason() -> None:
     assert runner.ends == [Stop.TAKEN]
 
 
-def test_slots_are_freed_by_the_outcome_and_bounded_by_the_commit() -> None:
+async def test_slots_are_freed_by_the_outcome_and_bounded_by_the_commit() -> None:
     holdings = Holdings(2, asyncio.Event())
     holds = [hold(f"token {n}") for n in range(4)]
     for held in holds[:2]:

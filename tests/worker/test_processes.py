@@ -44,9 +44,13 @@ async def running_at(gateway: Store, job_id: str, worker: str | None = None) -> 
 async def test_told_to_leave_it_finishes_what_runs(spawn: Spawn, gateway: Store) -> None:
     child = spawn()
     await child.seated(gateway)
-    jobs = [await submit(gateway, params=mock(latency_ms=500)) for _ in range(4)]
-    for job in jobs:
-        await running_at(gateway, job.job_id)
+    jobs = [await submit(gateway, params=mock(latency_ms=1_500)) for _ in range(4)]
+
+    async def all_begun() -> bool:
+        # As it says itself: a claim that crosses the order to leave is given back.
+        return [worker.busy for worker in (await gateway.scale()).workers] == [4]
+
+    await wait_until(all_begun)
     child.ask_to_leave()
     assert await child.exit_code() == 0
     for job in jobs:

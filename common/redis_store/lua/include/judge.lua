@@ -10,13 +10,16 @@ local function judge(entry, job, token)
   if job.token == token then return 'again' end
   if job.entry ~= entry then return 'stale' end
   if job.deadline and job.deadline <= now then return 'expired' end
-  if job.state ~= 'running' then return alone and 'later' or 'run' end
-  local own = job.instance == instance and job.epoch < epoch
-  if not own and job.lease + idle > now then return 'held' end
-  job.crashed = true
   local spent = job.starts - job.refunds
-  if spent >= max_attempts then return 'dead' end
-  job.suspect = spent + 1 >= max_attempts
+  if job.state == 'running' then
+    local own = job.instance == instance and job.epoch < epoch
+    if not own and job.lease + idle > now then return 'held' end
+    job.crashed = true
+    if spent >= max_attempts then return 'dead' end
+  end
+  -- A job on its last start after a crash runs alone: it may be what kills workers.
+  local crashed_before = job.crashed or string.find(job.ledger or '', '"crash"', 1, true)
+  job.suspect = crashed_before and spent + 1 >= max_attempts
   if alone or (job.suspect and busy > 0) then return 'later' end
   return 'run'
 end

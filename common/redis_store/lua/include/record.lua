@@ -15,7 +15,7 @@ local function read_record(id)
   job.deadline, job.due, job.seq = tonumber(job.deadline), tonumber(job.due), tonumber(job.seq)
   if job.stream then
     local log = redis.call('TYPE', tokens_key(id))
-    if (log.ok or log) ~= 'stream' and (log.ok or log) ~= 'none' then return nil end
+    if (log.ok or log) ~= 'stream' and (log.ok or log) ~= 'none' then job.stream = nil end  -- not ours: no log
   end
   return job
 end

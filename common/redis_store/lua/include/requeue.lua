@@ -5,6 +5,8 @@ local function requeue(job, token, answer, due)
     bury(job, token, 'lost', '"Somebody removed the job from the queue, and its request with it."')
     return 'failed'
   end
+  -- First the one write that somebody else's entry id can refuse.
+  local entry = not due and add_entry(job.id, job.starts + 1, request, shown)
   local key = record_key(job.id)
   redis.call('HDEL', key, 'token', 'worker', 'instance', 'epoch', 'lease', 'started', 'seq', 'alone', 'entry')
   redis.call('HSET', key, 'state', 'queued', 'ledger', job.ledger, 'settled', token, 'answer', answer)
@@ -13,7 +15,7 @@ local function requeue(job, token, answer, due)
     redis.call('HSET', key, 'request', request, 'shown', shown or '', 'due', due)
     redis.call('ZADD', RETRIES, due, job.id)
   else
-    redis.call('HSET', key, 'entry', add_entry(job.id, job.starts + 1, request, shown))
+    redis.call('HSET', key, 'entry', entry)
   end
   drop_entry(job.entry)
   count('running', -1)

@@ -1,0 +1,105 @@
+"""Dead letters: the gateway's part of the port that reads and redrives them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from common.job import Cause, JobRequest, new_job_id
+from common.redis_store import records
+from common.redis_store.calls import Calls
+from common.redis_store.keys import Keys
+from common.redis_store.scripts import Scripts
+from common.settings import Settings
+from common.store import DeadLetter, Redriven
+
+PAGE = 100
+
+
+class DeadLetterPart:
+    _settings: Settings
+    _keys: Keys
+    _calls: Calls
+    #: On its own connection when a redrive has to wait for the disk or a replica.
+    _durable: Scripts
+
+    async def list_dead(self, *, limit: int = 50, before: str | None = None) -> list[DeadLetter]:
+        top = f"({before}" if before else "+"
+        reply = await self._calls.start("XREVRANGE", self._keys.dlq, top, "-", "COUNT", limit)
+        return list(_dead_letters(reply))
+
+    async def redrive(
+        self,
+        *,
+        ids: Sequence[str] | None = None,
+        cause: Cause | None = None,
+        limit: int = 100,
+        dry_run: bool = False,
+    ) -> Redriven:
+        wanted = None if ids is None else frozenset(ids)
+        chosen: list[DeadLetter] = []
+        unusable: list[str] = []
+        async for letter in self._dead_from_oldest():
+            if len(chosen) >= limit:
+                break
+            if (wanted is not None and letter.job_id not in wanted) or cause not in (None, letter.cause):
+                continue
+            if letter.request is None:
+                unusable.append(letter.job_id)
+            else:
+                chosen.append(letter)
+        pairs = [(letter.job_id, "") for letter in chosen] if dry_run else await self._revive(chosen)
+        return Redriven(jobs=tuple(pairs), unusable=tuple(unusable))
+
+    async def _revive(self, letters: Sequence[DeadLetter]) -> list[tuple[str, str]]:
+        new = [new_job_id() for _ in letters]
+        items = [
+            (letter.cursor, job_id, records.milliseconds(request.expires_in_s), request.stream)
+            for letter, job_id in zip(letters, new, strict=True)
+            if (request := letter.request)
+        ]
+        words = await self._durable.redrive(recent_max=self._settings.recent_max, letters=items)
+        revived = zip(letters, new, words, strict=True)
+        return [(letter.job_id, job_id) for letter, job_id, word in revived if word == "queued"]
+
+    async def _dead_from_oldest(self) -> AsyncGenerator[DeadLetter, None]:
+        start = "-"
+        while True:
+            reply = await self._calls.start("XRANGE", self._keys.dlq, start, "+", "COUNT", PAGE)
+            for letter in _dead_letters(reply):
+                yield letter
+            if len(reply) < PAGE:
+                return
+            start = f"({reply[-1][0].decode()}"
+
+
+def _dead_letters(entries: Sequence[Any]) -> Iterator[DeadLetter]:
+    """Entries that are no dead letters are somebody else's: left alone, and left out."""
+    for entry in entries:
+        with suppress(KeyError, ValueError, msgspec.DecodeError):
+            yield _dead_letter(entry)
+
+
+def _dead_letter(entry: Any) -> DeadLetter:
+    cursor, fields = entry[0].decode(), records.pairs(entry[1])
+    request = fields.get("request")
+    return DeadLetter(
+        cursor=cursor,
+        job_id=fields["job_id"].decode(),
+        owner=records.decode_text(fields["owner"]),
+        cause=Cause(fields["cause"].decode()),
+        error=records.decode_text(fields["error"]),
+        attempts=int(fields["attempts"]),
+        died_at=records.instant(int(cursor.split("-")[0])),
+        request=_request(request, fields.get("shown")) if request else None,
+    )
+
+
+def _request(request: bytes, shown: bytes | None) -> JobRequest | None:
+    try:
+        return records.decode_request(request, shown)
+    except msgspec.DecodeError:
+        return None

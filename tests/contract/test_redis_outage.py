@@ -1,0 +1,168 @@
+"""Outages: while the server is away every call says so, and afterwards everything goes on where it was."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
+from datetime import timedelta
+
+import pytest
+
+from common.errors import StoreUnavailable
+from common.job import JobStatus
+from common.store import LeaseState, Presence, Settled, Store
+from tests.contract.test_events import Reader
+from tests.keyspace import command
+from tests.processes import Processes
+from tests.requests import submission, submit
+from tests.servers import ServerProcess
+from tests.waiting import wait_until
+from tests.workers import NOW, Worker, finished
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+async def here(private_server: ServerProcess, namespace: str) -> AsyncGenerator[Processes]:
+    """Processes on a server of their own, which writes every change to disk before it answers."""
+    raw = private_server.connect()
+    await command(raw, "CONFIG", "SET", "appendfsync", "always")
+    await raw.aclose()
+    processes = Processes(private_server, namespace, {"claim_idle_ms": 60_000, "heartbeat_ms": 1000})
+    yield processes
+    await processes.assert_promises_kept()
+    await processes.close()
+
+
+async def test_every_call_says_that_the_store_is_away_and_works_again_afterwards(
+    here: Processes, private_server: ServerProcess
+) -> None:
+    store, worker = await here.open(), await here.hire()
+    job = await submit(store)
+    lease = await worker.lease()
+    presence = Presence(instance=worker.presence.instance)
+    calls: list[Callable[[], Awaitable[object]]] = [
+        store.ping,
+        store.depth,
+        store.tend,
+        store.scale,
+        store.list_jobs,
+        store.list_dead,
+        store.redrive,
+        lambda: store.get(job.job_id),
+        lambda: store.wait(job.job_id, NOW),
+        lambda: store.submit(submission()),
+        lambda: store.lead("scaler", timedelta(minutes=1)),
+        lambda: worker.store.claim(1, NOW),
+        lambda: worker.store.extend([lease]),
+        lambda: worker.store.announce(presence),
+    ]
+    private_server.kill()
+    for call in calls:
+        with pytest.raises(StoreUnavailable):
+            await call()
+    private_server.start()
+    for call in calls:
+        await call()
+    assert await worker.finish(lease) is Settled.SUCCEEDED
+
+
+async def test_accepted_jobs_survive_a_killed_server(here: Processes, private_server: ServerProcess) -> None:
+    store, worker = await here.open(), await here.hire()
+    jobs = [await submit(store) for _ in range(20)]
+    first = await worker.lease()
+    private_server.restart()
+    assert (await store.depth()).unfinished == 20
+    assert await worker.extend(first) is LeaseState.HELD
+    leases = [first]
+    for _ in range(2):  # Its reader finds the connection broken once.
+        with suppress(StoreUnavailable):
+            leases += await worker.take(20 - len(leases))
+    assert {lease.job_id for lease in leases} == {job.job_id for job in jobs}
+    assert await worker.store.settle([finished(lease) for lease in leases]) == [Settled.SUCCEEDED] * 20
+
+
+async def test_a_waiting_claim_outlives_a_restart(here: Processes, private_server: ServerProcess) -> None:
+    store, worker = await here.open(), await here.hire()
+    waiting = asyncio.create_task(worker.look(wait=timedelta(seconds=1)))
+    await store.ping()
+    private_server.restart()
+    with suppress(StoreUnavailable):
+        await waiting
+    job = await submit(store)
+    await worker.run(job.job_id)
+
+
+async def test_a_waiting_client_outlives_a_restart(here: Processes, private_server: ServerProcess) -> None:
+    """Its registration may be lost with the connection; the watch is made again."""
+    store, worker = await here.open(), await here.hire()
+    job = await submit(store)
+    waiting = asyncio.create_task(store.wait(job.job_id, timedelta(seconds=20)))
+    await store.ping()
+    private_server.restart()
+    await worker.run(job.job_id)
+    async with asyncio.timeout(7):
+        assert (await waiting).status is JobStatus.SUCCEEDED
+
+
+async def test_a_reader_of_events_outlives_a_restart(here: Processes, private_server: ServerProcess) -> None:
+    store, worker = await here.open(), await here.hire()
+    job = await submit(store, stream=True)
+    reader = Reader(store.events(job.job_id))
+    await wait_until(lambda: reader.seen)
+    private_server.restart()
+    lease = await worker.lease()
+    await worker.store.append(lease, 1, "after")
+    await worker.finish(lease)
+    async with asyncio.timeout(8):
+        await reader.task
+    assert [event.text for event in reader.seen if event.text] == ["after"]
+    assert reader.seen[-1].status is JobStatus.SUCCEEDED
+
+
+async def test_a_server_that_hangs_counts_as_away_and_mixes_up_no_answers(
+    here: Processes, private_server: ServerProcess
+) -> None:
+    store = await here.open()
+    jobs = [await submit(store, f"prompt {n}") for n in range(10)]
+    private_server.pause()
+    try:
+        answers = await asyncio.gather(*(store.get(job.job_id) for job in jobs), return_exceptions=True)
+    finally:
+        private_server.resume()
+    assert {type(answer) for answer in answers} == {StoreUnavailable}
+    again = await asyncio.gather(*(store.get(job.job_id) for job in jobs))
+    assert [job.job_id for job in again] == [job.job_id for job in jobs]
+
+
+async def test_a_caller_that_gives_up_leaves_no_answer_behind_for_the_next(
+    here: Processes, private_server: ServerProcess
+) -> None:
+    store = await here.open()
+    one, other = await submit(store), await submit(store)
+    private_server.pause()
+    gives_up = asyncio.create_task(store.get(one.job_id))
+    await asyncio.wait([gives_up], timeout=0.05)
+    gives_up.cancel()
+    private_server.resume()
+    for _ in range(3):
+        assert (await store.get(other.job_id)).job_id == other.job_id
+
+
+async def test_a_store_that_is_away_at_the_start_says_so(
+    here: Processes, private_server: ServerProcess
+) -> None:
+    private_server.kill()
+    with pytest.raises(StoreUnavailable):
+        await here.open()
+    private_server.start()
+    store: Store = await here.open()
+    await store.ping()
+
+
+async def test_a_worker_keeps_its_seat_over_a_restart(here: Processes, private_server: ServerProcess) -> None:
+    worker: Worker = await here.hire()
+    seat = worker.seat
+    private_server.restart()
+    assert await worker.heartbeat() == seat

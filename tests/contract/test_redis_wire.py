@@ -1,0 +1,123 @@
+"""What happens to a reply that is lost on the way, and to a listener that hears nonsense."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+from redis.asyncio import Redis
+
+from common.errors import StoreUnavailable
+from common.job import JobStatus
+from common.redis_store.store import RedisStore
+from common.settings import Settings
+from common.store import Presence, Store
+from tests.keyspace import command
+from tests.proxy import Proxy, proxied
+from tests.requests import submission, submit
+from tests.servers import Server, ServerProcess
+from tests.waiting import wait_until
+from tests.workers import Worker
+
+pytestmark = [pytest.mark.server, pytest.mark.real_server]
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+async def proxy(server: Server) -> AsyncIterator[Proxy]:
+    assert isinstance(server, ServerProcess)
+    async with proxied(server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def remote(proxy: Proxy, namespace: str) -> AsyncIterator[Store]:
+    """A store whose replies can be lost. Nothing of it is swept: the idle time is an hour."""
+    store = RedisStore(Settings(redis_url=proxy.url, namespace=namespace, claim_idle_ms=HOUR_MS))
+    await store.start()
+    yield store
+    await store.aclose()
+
+
+@pytest.mark.settings(claim_idle_ms=HOUR_MS)
+async def test_a_delivery_whose_reply_was_lost_is_recovered_at_once(
+    proxy: Proxy, remote: Store, gateway: Store
+) -> None:
+    worker = await Worker.seated(remote, Presence(instance="pod-a"))
+    await worker.look()
+    job = await submit(gateway)
+    proxy.lose_reply_with(job.job_id.encode())
+    with pytest.raises(StoreUnavailable):
+        await worker.take()
+    assert proxy.lost.is_set()
+    lease = await worker.lease(job.job_id)
+    assert lease.attempt == 1
+    await worker.finish(lease)
+
+
+@pytest.mark.settings(claim_idle_ms=HOUR_MS)
+async def test_a_begin_whose_reply_was_lost_is_not_a_second_start(
+    proxy: Proxy, remote: Store, gateway: Store
+) -> None:
+    worker = await Worker.seated(remote, Presence(instance="pod-a"))
+    await worker.look()
+    job = await submit(gateway)
+    proxy.lose_reply_with(b"$3\r\nrun\r\n")
+    lease = await worker.lease(job.job_id)
+    assert proxy.lost.is_set()
+    assert lease.attempt == 1
+    assert len((await gateway.get(job.job_id)).attempts) == 1
+    await worker.finish(lease)
+
+
+async def test_a_submit_whose_reply_was_lost_is_one_job(proxy: Proxy, remote: Store, gateway: Store) -> None:
+    proxy.lose_reply_with(b"accepted")
+    submitted = await remote.submit(submission())
+    assert proxy.lost.is_set()
+    assert not submitted.replayed
+    assert (await gateway.depth()).submitted == 1
+
+
+async def test_nonsense_on_the_channel_does_not_stop_waiting(
+    gateway: Store, worker: Worker, raw: Redis, namespace: str
+) -> None:
+    first = await submit(gateway)
+    waiting = asyncio.create_task(gateway.wait(first.job_id, timedelta(seconds=20)))
+    pattern = f"{namespace}:gateway:*"
+    await wait_until(lambda: command(raw, "PUBSUB", "CHANNELS", pattern))
+    for channel in await command(raw, "PUBSUB", "CHANNELS", pattern):
+        await command(raw, "PUBLISH", channel, b"\xff\xfe")
+    before = time.monotonic()
+    await worker.run(first.job_id)
+    assert (await waiting).status is JobStatus.SUCCEEDED
+    assert time.monotonic() - before < 3
+
+
+@pytest.mark.vandal
+async def test_keys_that_are_no_jobs_do_not_stop_time_keeping(
+    gateway: Store, worker: Worker, raw: Redis, namespace: str
+) -> None:
+    for name in (b"\xff", b"not-a-job", b""):
+        await command(raw, "SET", namespace.encode() + b":job:" + name, b"x")
+    job = await submit(gateway)
+    await gateway.tend()
+    assert await command(raw, "EXISTS", f"{namespace}:job:not-a-job") == 1
+    # Left there, it would trip the cleaning up after the test, which reads names as text.
+    await command(raw, "DEL", namespace.encode() + b":job:\xff")
+    await worker.run(job.job_id)
+
+
+@pytest.mark.vandal
+async def test_a_foreign_dead_letter_hides_no_other(
+    gateway: Store, worker: Worker, raw: Redis, namespace: str
+) -> None:
+    job = await submit(gateway)
+    await command(raw, "XADD", f"{namespace}:dlq", "*", "what", "is this")
+    await worker.fail(await worker.lease(job.job_id), retry_in=None)
+    await command(raw, "XADD", f"{namespace}:dlq", "*", "job_id", "x", "cause", "nonsense")
+    assert [letter.job_id for letter in await gateway.list_dead()] == [job.job_id]
+    assert len((await gateway.redrive()).jobs) == 1
