@@ -20,7 +20,8 @@ from common.job import Cause, Job, JobError, JobRequest, JobStatus, Result, Subm
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submitted:
     job: Job
-    #: True when the idempotency key (or the job id) had been accepted before; nothing new was queued.
+    #: True when the idempotency key had been accepted before, or the job has ended; nothing new was queued.
+    #: The same submission sent again while its job lives gets its first answer again (P4).
     replayed: bool
     #: Jobs queued ahead of this one, None on a replay.
     position: int | None = None
@@ -96,7 +97,7 @@ class GatewayStore(Protocol):
     async def list_jobs(
         self, *, status: JobStatus | None = None, limit: int = 50, before: str | None = None
     ) -> list[Job]:
-        """Recent jobs, newest first; `before` is a job id."""
+        """Recent jobs, newest first; `before` is a job id. Long results are left out: `get` has them."""
         ...
 
     async def list_dead(self, *, limit: int = 50, before: str | None = None) -> list[DeadLetter]:
@@ -282,7 +283,7 @@ class Backlog:
     @property
     def unaccounted(self) -> int:
         """Promise P1: zero, or somebody else wrote to our keys."""
-        return self.submitted - self.unfinished - self.ended
+        return (self.submitted - self.unfinished - self.ended) or min(0, self.queued)
 
 
 class Reason(StrEnum):

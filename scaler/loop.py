@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from datetime import timedelta
+from secrets import token_hex
 
 from common.errors import StoreError, TermOver
 from common.settings import Settings
@@ -31,7 +32,8 @@ class Scaler:
     def __init__(self, store: FleetStore, settings: Settings, gauges: Gauges) -> None:
         self._store = store
         self._gauges = gauges
-        self._candidate = settings.instance
+        # Its own for each process: two scalers of one instance must not share a term.
+        self._candidate = f"{settings.instance}-{token_hex(3)}"
         self._limits = Limits.of(settings)
         self._interval = timedelta(milliseconds=settings.scale_interval_ms)
         self._lease = max(self._interval * LEASE_ROUNDS, SHORTEST_LEASE)

@@ -156,6 +156,8 @@ class Worker:
                 continue
             if isinstance(settlement, Released) and hold.stop is None:
                 self._readiness.lost()
+            else:
+                self._readiness.answered()
             self._flusher.hand_over(hold, settlement)
 
     # ------------------------------------------------------------ beside it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 
 from worker.admission import Admission
 from worker.backends.base import Backend
@@ -12,6 +13,8 @@ log = logging.getLogger(__name__)
 
 #: Cheap enough for the engine, and soon enough for the first job after it is up.
 PROBE_PERIOD_S = 1.0
+#: Longest pause after calls that found nobody although the probe had said yes.
+LONGEST_PAUSE_S = 30.0
 
 
 class Readiness:
@@ -20,15 +23,25 @@ class Readiness:
         self._backend = backend
         self._admission = admission
         self._told: bool | None = None
+        self._pause_s = PROBE_PERIOD_S
+        self._not_before = 0.0
 
     def lost(self) -> None:
-        """A call found nobody there. Waiting for the next probe, we would claim and release in a circle."""
+        """A call found nobody there. An engine that answers its probe and refuses its work would use up the
+        refunds of every job within seconds: each time the pause is longer, until a call has been answered."""
+        if self._told:
+            self._not_before = time.monotonic() + self._pause_s
+            self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
         self._say(False)
+
+    def answered(self) -> None:
+        """A call got through to the model."""
+        self._pause_s = PROBE_PERIOD_S
 
     async def keep(self) -> None:
         ready = await self._probe()
         while True:
-            self._say(ready)
+            self._say(ready and time.monotonic() >= self._not_before)
             if not await self.bell.rest(PROBE_PERIOD_S):
                 return
             ready = await self._probe()

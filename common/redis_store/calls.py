@@ -14,52 +14,25 @@ from typing import cast
 
 from redis import exceptions
 
-from common.errors import StoreCorrupt, StoreError, StoreFull, StoreRefused, StoreUnavailable
+from common.errors import StoreError, StoreUnavailable
 from common.redis_store import loader
+from common.redis_store.translate import group_is_missing, script_is_missing, translate
 from common.redis_store.wire import Argument, Command, Reply, Wire
 
 log = logging.getLogger(__name__)
 
-#: Commands in one round trip; more only make the replies wait for each other.
+#: Commands and bytes in one round trip; more only make the replies wait for each other.
 MAX_BATCH = 256
-
-
-def translate(error: Exception) -> StoreError:
-    """The one place where the library's exceptions become ours."""
-    text = str(error)
-    if isinstance(error, exceptions.OutOfMemoryError) or text.startswith("OOM"):
-        return StoreFull()
-    if isinstance(error, (exceptions.ConnectionError, exceptions.TimeoutError, OSError)):
-        return StoreUnavailable(f"The store is away: {text}")
-    if text.split(" ", 1)[0] in {
-        "READONLY",
-        "MASTERDOWN",
-        "LOADING",
-        "MISCONF",
-        "NOREPLICAS",
-        "CLUSTERDOWN",
-        "BUSY",
-    }:
-        return StoreUnavailable(f"The store takes no writes: {text}")
-    return StoreCorrupt(f"The store's keys are not as we left them: {text}")
-
-
-def group_is_missing(error: object) -> bool:
-    """Redis 7.0 answers a blocked read of a deleted stream with UNBLOCKED, everything else with NOGROUP."""
-    return isinstance(error, exceptions.ResponseError) and (
-        "NOGROUP" in str(error) or "UNBLOCKED" in str(error)
-    )
-
-
-def script_is_missing(error: object) -> bool:
-    return isinstance(error, exceptions.NoScriptError) or "NOSCRIPT" in str(error)
+MAX_BATCH_BYTES = 4 << 20
 
 
 class Calls:
     """Runs commands and scripts, loads scripts that the server lost, creates the group when it is gone."""
 
     def __init__(self, wire: Wire, namespace: str, barrier: Command | None = None) -> None:
-        """`barrier` is a WAIT or WAITAOF command sent after each batch; its reply must reach its numbers."""
+        """`barrier` is a WAIT or WAITAOF command sent after each batch; its reply must reach its numbers.
+
+        As one takes until the next sync, a batch before a barrier has no limit but its bytes."""
         self._wire = wire
         self._namespace = namespace
         self._barrier = barrier
@@ -111,7 +84,7 @@ class Calls:
 
     async def _send_all(self) -> None:
         while self._waiting:
-            batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_BATCH))]
+            batch = self._next_batch()
             replies: list[Reply]
             try:
                 replies = await self._exchange([command for command, _ in batch])
@@ -125,6 +98,16 @@ class Calls:
                     future.set_exception(reply if isinstance(reply, StoreError) else translate(reply))
                 else:
                     future.set_result(reply)
+
+    def _next_batch(self) -> list[tuple[Command, asyncio.Future[Reply]]]:
+        batch = [self._waiting.popleft()]
+        size = _weight(batch[0][0])
+        while self._waiting and (self._barrier is not None or len(batch) < MAX_BATCH):
+            size += _weight(self._waiting[0][0])
+            if size > MAX_BATCH_BYTES:
+                break
+            batch.append(self._waiting.popleft())
+        return batch
 
     async def _exchange(self, commands: Sequence[Command]) -> list[Reply]:
         if self._shebang is None:
@@ -147,15 +130,17 @@ class Calls:
         sent = [self._by_sha(command) for command in commands]
         if self._barrier is None:
             return await self._wire.exchange(sent)
-        return self._past_barrier(self._barrier, await self._wire.exchange([*sent, self._barrier]))
+        # A replay writes nothing, and a barrier waits for its own connection's writes only: so write.
+        mark = ("SET", f"{self._namespace}:lock:barrier", "1", "PX", 1000)
+        *replies, _, reached = await self._wire.exchange([*sent, mark, self._barrier])
+        return self._past_barrier(self._barrier, replies, reached)
 
     def _by_sha(self, command: Command) -> Command:
         if command[0] != "EVALSHA":
             return command
         return ("EVALSHA", self._script(str(command[1])).sha, *command[2:])
 
-    def _past_barrier(self, barrier: Command, replies: list[Reply]) -> list[Reply]:
-        reached = replies.pop()
+    def _past_barrier(self, barrier: Command, replies: list[Reply], reached: Reply) -> list[Reply]:
         if isinstance(reached, Exception):
             raise reached
         got = cast(list[int], reached if isinstance(reached, list) else [reached])
@@ -170,7 +155,5 @@ class Calls:
         await self._wire.call("EVAL", group.source, 1, self._namespace)
 
 
-def check_version(version: str) -> None:
-    """Raises StoreRefused for a server older than 7.0, whose scripts know no flags (P10)."""
-    if int(version.split(".", 1)[0]) < 7:
-        raise StoreRefused(f"Redis {version} is too old: 7.0 or newer is needed.")
+def _weight(command: Command) -> int:
+    return sum(len(part) for part in command if isinstance(part, (str, bytes)))

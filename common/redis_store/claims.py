@@ -1,8 +1,8 @@
 """Claiming: reading deliveries on a connection of its own and beginning their attempts.
 
-A claim looks in this order: this seat's own unfinished deliveries (after a start, a reconnect, or once a
-suspect can have the worker to itself), deliveries idle for too long (one sweeping worker at a time), then
-new ones. Everything found goes through one variadic `begin`.
+A claim looks in this order: this seat's own unfinished deliveries (after a start, a reconnect, or a suspect's
+end), deliveries idle for too long (one sweeping worker at a time), then new ones. Everything found goes
+through one variadic `begin`, which hands back what may not start now.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,12 +20,13 @@ import msgspec
 from redis.exceptions import RedisError
 
 from common.errors import SeatLost
-from common.job import JobRequest
+from common.job import Cause, JobRequest
 from common.redis_store import records
-from common.redis_store.calls import Calls, group_is_missing, translate
+from common.redis_store.calls import Calls
 from common.redis_store.keys import GROUP, Keys
 from common.redis_store.scripts import Begun, Scripts
-from common.redis_store.wire import Command, Connect, Wire
+from common.redis_store.translate import group_is_missing, translate
+from common.redis_store.wire import Argument, Command, Connect, Wire
 from common.settings import Settings
 from common.store import Claimed, Lease
 
@@ -37,6 +38,13 @@ SWEEP_EVERY = 0.25
 SWEEP_LOCK_MS = 1000
 #: Entries looked at per read of old deliveries.
 PAGE = 64
+#: Answers of `begin` that an operator wants to find by job id.
+NOTED = {
+    "dead": "job ended: its worker was lost during the last attempt",
+    "expired": "job ended: its deadline had passed",
+    "gone": "delivery without a job, removed",
+    "broken": "delivery of a broken job",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +60,8 @@ class Place:
 class Delivery:
     entry: str
     job_id: str
-    request: JobRequest
+    #: None when it cannot be read: written by another version, or damaged.
+    request: JobRequest | None
 
 
 class Claims:
@@ -74,6 +83,8 @@ class Claims:
         self._process = process
         self._reader_id: int | None = None
         self._place: Place | None = None
+        #: Name of the seat held now or last.
+        self.worker = ""
         self._serial = itertools.count(1)
         #: Leases handed out and not settled, by receipt.
         self._held: dict[str, Lease] = {}
@@ -81,8 +92,9 @@ class Claims:
         self._tokens: dict[str, str] = {}
         #: Entries read under a seat that turned out to be lost: taken along to the next seat.
         self._orphans: list[str] = []
-        #: Entries that `begin` put off: a suspect among us runs alone.
-        self._deferred: set[str] = set()
+        #: The last look at idle deliveries met a suspect that must run alone, and we were not alone: no new
+        #: jobs until we are, or somebody else has taken it.
+        self._making_room = False
         #: Where to go on reading this seat's own deliveries; None when there is nothing more to recover.
         self._recover_from: str | None = None
         self._sweep_cursor = "0-0"
@@ -90,8 +102,8 @@ class Claims:
         self._room = asyncio.Event()
 
     @property
-    def worker(self) -> str:
-        return self._place.worker if self._place else ""
+    def seated(self) -> bool:
+        return self._place is not None
 
     @property
     def busy(self) -> int:
@@ -100,7 +112,7 @@ class Claims:
     def sit_down(self, place: Place) -> None:
         if place != self._place:
             self._place = place
-            self._deferred.clear()
+            self.worker = place.worker
             self._recover_from = "0-0"
 
     def stand_up(self) -> None:
@@ -108,25 +120,27 @@ class Claims:
 
     def let_go(self, leases: Iterable[Lease]) -> None:
         for lease in leases:
-            self._held.pop(lease.receipt, None)
+            held = self._held.get(lease.receipt)
+            if held is not None and held.token == lease.token:
+                del self._held[lease.receipt]
+                if lease.alone:
+                    # What was handed back beside it may start now.
+                    self._recover_from = self._recover_from or "0-0"
         self._room.set()
 
     async def claim(self, limit: int, wait: timedelta, *, fresh: bool) -> Claimed:
         if self._place is None:
             raise SeatLost
         self._room.clear()
-        if any(lease.alone for lease in self._held.values()) or (self._deferred and self._held):
+        if any(lease.alone for lease in self._held.values()):
             await self._pause(wait.total_seconds())
             return Claimed()
-        if self._deferred:
-            self._deferred.clear()
-            self._recover_from = "0-0"
         try:
             for source in (self._recover, self._sweep):
                 claimed = await source(limit)
                 if claimed != Claimed():
                     return claimed
-            return await self._read_new(limit, wait.total_seconds(), fresh)
+            return await self._read_new(limit, wait.total_seconds(), fresh and not self._making_room)
         except BaseException as error:
             # What was delivered and not begun is in this seat's own deliveries.
             self._recover_from, self._reader_id = "0-0", None
@@ -139,10 +153,6 @@ class Claims:
         self._room.set()
         if self._reader_id is not None:
             await self._calls.start("CLIENT", "UNBLOCK", self._reader_id)
-
-    async def renew_deferred(self) -> None:
-        if self._deferred and self._place:
-            await self._take_over(self._deferred)
 
     async def aclose(self) -> None:
         await self._reader.aclose()
@@ -157,7 +167,7 @@ class Claims:
         while self._recover_from is not None:
             entries = await self._read(self._recover_from, max(limit, PAGE))
             mine = [entry for entry in entries if entry[0].decode() not in self._held]
-            claimed = await self._begin(mine[:limit])
+            claimed, _ = await self._begin(mine[:limit])
             if len(mine) > limit:
                 self._recover_from = mine[limit - 1][0].decode()
             elif entries:
@@ -177,18 +187,26 @@ class Claims:
             self._sweep_at = loop.time() + SWEEP_LOCK_MS / 1000
             return Claimed()
         self._sweep_at = loop.time() + SWEEP_EVERY
+        suspects = 0
         while True:
-            reply = await self._calls.start(
+            # Not sent again when its reply is lost: what it took over is among our own then.
+            reply = await self._ask(
                 "XAUTOCLAIM", self._keys.jobs, GROUP, self.worker, self._settings.claim_idle_ms,
                 self._sweep_cursor, "COUNT", limit,
             )  # fmt: skip
-            cursor, entries, *_ = cast(list[Any], reply)
+            if reply is None:
+                return Claimed()
+            cursor, entries, *_ = reply
             self._sweep_cursor = cursor.decode()
-            claimed = await self._begin([entry for entry in entries if entry[0].decode() not in self._held])
+            claimed, later = await self._begin(
+                [entry for entry in entries if entry[0].decode() not in self._held]
+            )
+            suspects += later
             if claimed != Claimed():
                 self._sweep_at = 0.0
                 return claimed
             if self._sweep_cursor == "0-0":
+                self._making_room = suspects > 0
                 return Claimed()
 
     async def _read_new(self, limit: int, wait: float, fresh: bool) -> Claimed:
@@ -197,25 +215,31 @@ class Claims:
         if not fresh:
             await self._pause(wait)
             return Claimed()
-        return await self._begin(await self._read(">", limit, block=int(wait * 1000) or None))
+        claimed, _ = await self._begin(await self._read(">", limit, block=int(wait * 1000) or None))
+        return claimed
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._room.wait(), seconds)
 
     async def _read(self, after: str, limit: int, block: int | None = None) -> list[Any]:
-        if self._reader_id is None:
-            self._reader_id = int(await self._reader.call("CLIENT", "ID"))
         blocking: Command = () if block is None else ("BLOCK", block)
         read = ("XREADGROUP", "GROUP", GROUP, self.worker, "COUNT", limit, *blocking)
+        reply = await self._ask(*read, "STREAMS", self._keys.jobs, after)
+        return reply[0][1] if reply else []
+
+    async def _ask(self, *command: Argument) -> Any:
+        """A command on the reader's own connection; None when the group had to be made again."""
+        if self._reader_id is None:
+            self._reader_id = int(await self._reader.call("CLIENT", "ID"))
         try:
-            reply = await self._reader.call(*read, "STREAMS", self._keys.jobs, after)
+            return await self._reader.call(*command)
         except RedisError as error:
             if not group_is_missing(error):
                 raise
+            self._sweep_cursor = "0-0"
             await self._calls.run("group")
-            return []
-        return reply[0][1] if reply else []
+            return None
 
     async def _take_over(self, entries: Iterable[str]) -> None:
         # JUSTID: a plain XCLAIM would raise the delivery count.
@@ -223,9 +247,10 @@ class Claims:
 
     # ---- begin
 
-    async def _begin(self, entries: Sequence[Any]) -> Claimed:
+    async def _begin(self, entries: Sequence[Any]) -> tuple[Claimed, int]:
+        """What may start, and how many had to be put off for a suspect's sake."""
         if not entries or self._place is None:
-            return Claimed()
+            return Claimed(), 0
         deliveries, broken = _parse(entries)
         if broken:
             log.warning("removed entries that are no jobs", extra={"entries": broken})
@@ -241,34 +266,43 @@ class Claims:
             busy=len(self._held),
             deliveries=[(d.entry, d.job_id, self._tokens[d.entry]) for d in deliveries],
         )
-        return self._take(deliveries, begun, discarded=len(broken))
-
-    def _take(self, deliveries: Sequence[Delivery], begun: Sequence[Begun], discarded: int) -> Claimed:
         words = [answer.word for answer in begun]
         if "usurped" in words:
             self._place = None
             self._orphans += [delivery.entry for delivery in deliveries]
             raise SeatLost
-        leases: list[Lease] = []
-        for delivery, answer in zip(deliveries, begun, strict=True):
-            token = self._tokens.pop(delivery.entry)
-            if answer.word == "run":
-                lease = _lease(delivery, token, answer)
-                self._held[lease.receipt] = lease
-                leases.append(lease)
-            elif answer.word == "later":
-                self._deferred.add(delivery.entry)
-            elif answer.word in ("gone", "broken"):
-                log.warning(
-                    "delivery without a job", extra={"job_id": delivery.job_id, "entry": delivery.entry}
-                )
-        return Claimed(
+        leases = await self._take(deliveries, begun)
+        claimed = Claimed(
             leases=tuple(leases),
             short_circuits=words.count("done"),
-            discarded=discarded + words.count("stale") + words.count("gone") + words.count("broken"),
+            discarded=len(broken) + sum(words.count(word) for word in ("stale", "gone", "broken")),
             crashed_out=words.count("dead"),
             expired=words.count("expired"),
         )
+        return claimed, words.count("later")
+
+    async def _take(self, deliveries: Sequence[Delivery], begun: Sequence[Begun]) -> list[Lease]:
+        leases: list[Lease] = []
+        for delivery, answer in zip(deliveries, begun, strict=True):
+            token = self._tokens.pop(delivery.entry)
+            if answer.word in NOTED:
+                log.warning(NOTED[answer.word], extra={"job_id": delivery.job_id, "worker": self.worker})
+            if answer.word != "run":
+                continue
+            if delivery.request is None:
+                await self._give_up(delivery, token)
+                continue
+            lease = _lease(delivery, delivery.request, token, answer)
+            self._held[lease.receipt] = lease
+            leases.append(lease)
+        return leases
+
+    async def _give_up(self, delivery: Delivery, token: str) -> None:
+        """A job whose request this version cannot read ends where everybody sees it."""
+        log.error("request cannot be read", extra={"job_id": delivery.job_id})
+        message = records.encode_text("The request cannot be read by this worker.")
+        lease = (delivery.job_id, token, -1, Cause.PERMANENT.value, message)
+        await self._scripts.fail(max_attempts=self._settings.max_attempts, leases=[lease])
 
 
 def _parse(entries: Sequence[Any]) -> tuple[list[Delivery], list[str]]:
@@ -279,19 +313,27 @@ def _parse(entries: Sequence[Any]) -> tuple[list[Delivery], list[str]]:
         entry = cast(bytes, raw_id).decode()
         try:
             fields = records.pairs(flat)
-            request = records.decode_request(fields["request"], fields.get("shown"))
-            deliveries.append(Delivery(entry, fields["job_id"].decode(), request))
-        except (KeyError, TypeError, ValueError, msgspec.DecodeError):
+            job_id = fields["job_id"].decode()
+        except (KeyError, TypeError, ValueError):
             broken.append(entry)
+            continue
+        deliveries.append(Delivery(entry, job_id, _request(fields)))
     return deliveries, broken
 
 
-def _lease(delivery: Delivery, token: str, begun: Begun) -> Lease:
+def _request(fields: Mapping[str, bytes]) -> JobRequest | None:
+    try:
+        return records.decode_request(fields["request"], fields.get("shown"))
+    except (KeyError, msgspec.DecodeError):
+        return None
+
+
+def _lease(delivery: Delivery, request: JobRequest, token: str, begun: Begun) -> Lease:
     return Lease(
         job_id=delivery.job_id,
         token=token,
         attempt=begun.attempt,
-        request=delivery.request,
+        request=request,
         receipt=delivery.entry,
         queued_for=None if begun.waited < 0 else timedelta(milliseconds=begun.waited),
         reclaimed=begun.reclaimed,

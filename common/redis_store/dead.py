@@ -16,7 +16,8 @@ from common.redis_store.scripts import Scripts
 from common.settings import Settings
 from common.store import DeadLetter, Redriven
 
-PAGE = 100
+#: Dead letters read at once, each with its whole request.
+PAGE = 20
 
 
 class DeadLetterPart:
@@ -43,7 +44,7 @@ class DeadLetterPart:
         chosen: list[DeadLetter] = []
         unusable: list[str] = []
         async for letter in self._dead_from_oldest():
-            if len(chosen) >= limit:
+            if len(chosen) >= limit or (wanted is not None and len(chosen) + len(unusable) == len(wanted)):
                 break
             if (wanted is not None and letter.job_id not in wanted) or cause not in (None, letter.cause):
                 continue

@@ -118,7 +118,7 @@ class FleetPart:
 
     async def announce(self, presence: Presence) -> Seat:
         before = self._seat
-        self._lost_seat = self._lost_seat or (before is not None and not self._claims.worker)
+        self._lost_seat = self._lost_seat or (before is not None and not self._claims.seated)
         movable = before is not None and not before.active and not presence.busy and not self._claims.busy
         answer = await self._scripts.announce(
             instance=presence.instance,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from urllib.parse import quote
@@ -30,6 +31,9 @@ from common.settings import Settings
 from common.store import EventKind, JobEvent, Submitted
 
 PAGE = 100
+#: Jobs read at once for a list, each with its whole result; and the longest text that a list shows.
+LIST_PAGE = 20
+LISTED_TEXT = 16_384
 #: Seconds; a watch is woken long before, by what it waits for or by the recheck.
 FOR_EVER = 3600.0
 
@@ -46,10 +50,24 @@ class GatewayPart(DeadLetterPart):
     _waiters: Waiters
 
     async def submit(self, submission: Submission, *, max_depth: int = 0) -> Submitted:
-        request = submission.request
+        word, values = await self._submit(submission, max_depth)
+        match word:
+            case "accepted":
+                created, position = int(values[0]), int(values[1])
+                return Submitted(job=_accepted(submission, created), replayed=False, position=position)
+            case "replayed":
+                job = (await self._read([cast(bytes, values[0]).decode()]))[0]
+                # Its result ran out just now, and with it the key: the next try is the first.
+                return Submitted(job=job, replayed=True) if job else await self.submit(submission)
+            case "conflict":
+                raise IdempotencyConflict
+            case _:
+                raise QueueFull(int(values[0]), max_depth)
+
+    async def _submit(self, submission: Submission, max_depth: int) -> tuple[str, list[bytes | int]]:
+        request, key = submission.request, submission.idempotency_key
         body, shown = records.encode_request(request)
-        key = submission.idempotency_key
-        word, values = await self._durable.submit(
+        return await self._durable.submit(
             job_id=submission.job_id,
             request=body,
             shown=shown,
@@ -62,17 +80,6 @@ class GatewayPart(DeadLetterPart):
             recent_max=self._settings.recent_max,
             max_depth=max_depth,
         )
-        match word:
-            case "accepted":
-                created, position = int(values[0]), int(values[1])
-                return Submitted(job=_accepted(submission, created), replayed=False, position=position)
-            case "replayed":
-                job = await self.get(cast(bytes, values[0]).decode())
-                return Submitted(job=job, replayed=True)
-            case "conflict":
-                raise IdempotencyConflict
-            case _:
-                raise QueueFull(int(values[0]), max_depth)
 
     async def get(self, job_id: str) -> Job:
         job = (await self._read([job_id]))[0]
@@ -120,12 +127,12 @@ class GatewayPart(DeadLetterPart):
             rank = cast(int, found) + 1
         jobs: list[Job] = []
         while len(jobs) < limit:
-            page = await self._calls.start("ZREVRANGE", self._keys.recent, rank, rank + PAGE - 1)
+            page = await self._calls.start("ZREVRANGE", self._keys.recent, rank, rank + LIST_PAGE - 1)
             ids = [raw.decode(errors="replace") for raw in cast(list[bytes], page)]
             jobs += [job for job in await self._read_whole(ids) if status is None or status is job.status]
-            if len(ids) < PAGE:
+            if len(ids) < LIST_PAGE:
                 break
-            rank += PAGE
+            rank += LIST_PAGE
         return jobs[:limit]
 
     async def _read(self, job_ids: Sequence[str]) -> list[Job | None]:
@@ -139,7 +146,7 @@ class GatewayPart(DeadLetterPart):
         jobs: list[Job] = []
         for job_id, reply in zip(job_ids, await self._scripts.read(job_ids=job_ids), strict=True):
             with suppress(StoreCorrupt):
-                jobs += [job] if (job := _job(job_id, reply)) else []
+                jobs += [_light(job)] if (job := _job(job_id, reply)) else []
         return jobs
 
     def _missing(self, job_id: str) -> JobNotFound | JobExpired:
@@ -196,6 +203,11 @@ def _accepted(submission: Submission, created: int) -> Job:
         metadata=request.metadata,
         owner=submission.owner,
     )
+
+
+def _light(job: Job) -> Job:
+    heavy = job.result is not None and len(job.result.text) > LISTED_TEXT
+    return replace(job, result=None) if heavy else job
 
 
 def _job(job_id: str, reply: Sequence[bytes]) -> Job | None:

@@ -185,7 +185,7 @@ class Scripts:
 
     async def promote(self, *, limit: int) -> tuple[int, int]:
         """Jobs queued, time until the next (-1: none)."""
-        promoted, next_in = cast(list[int], await self._calls.run("promote", limit))
+        promoted, next_in = cast(list[int], await self._calls.run("promote", *self._keep.head, limit))
         return promoted, next_in
 
     async def expire(self, *, limit: int) -> tuple[int, int]:

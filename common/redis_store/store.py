@@ -8,12 +8,13 @@ import secrets
 from redis import exceptions
 
 from common.errors import StoreCorrupt, StoreRefused
-from common.redis_store.calls import Calls, check_version, translate
+from common.redis_store.calls import Calls
 from common.redis_store.claims import Claims
 from common.redis_store.fleet import FleetPart, Reconciler
 from common.redis_store.gateway import GatewayPart
 from common.redis_store.keys import Keys
 from common.redis_store.scripts import Keep, Scripts
+from common.redis_store.translate import translate
 from common.redis_store.waiters import Waiters
 from common.redis_store.wire import Command, Connect, Wire, dial
 from common.redis_store.worker import WorkerPart
@@ -31,7 +32,7 @@ class RedisStore(GatewayPart, WorkerPart, FleetPart):
     def __init__(self, settings: Settings, connect: Connect | None = None, wire: type[Wire] = Wire) -> None:
         self._settings = settings
         connect = connect or (lambda: dial(settings.redis_url))
-        self._process = secrets.token_hex(4)
+        self._process = secrets.token_hex(8)
         self._keys = Keys(settings.namespace)
         idempotency_ms = round(settings.idempotency_ttl.total_seconds() * 1000)
         keep = Keep(settings.result_ttl_s * 1000, idempotency_ms, settings.dlq_maxlen)
@@ -80,6 +81,12 @@ class RedisStore(GatewayPart, WorkerPart, FleetPart):
             raise StoreRefused("IWL_DURABILITY=aof needs WAITAOF: Redis 7.2 or newer.") from error
         if info.get("aof_enabled") != "1":
             raise StoreRefused("IWL_DURABILITY=aof needs a server with appendonly yes.")
+
+
+def check_version(version: str) -> None:
+    """Raises StoreRefused for a server older than 7.0, whose scripts know no flags (P10)."""
+    if int(version.split(".", 1)[0]) < 7:
+        raise StoreRefused(f"Redis {version} is too old: 7.0 or newer is needed.")
 
 
 def _parse_info(raw: bytes) -> dict[str, str]:

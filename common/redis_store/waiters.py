@@ -13,12 +13,15 @@ from uuid import uuid4
 
 from common.redis_store.keys import Keys
 from common.redis_store.scripts import Scripts
-from common.redis_store.wire import Connect, PubSub
+from common.redis_store.wire import Connect
 
 log = logging.getLogger(__name__)
 
 #: How long a lost message can go unnoticed, in seconds.
 RECHECK = 5.0
+#: How long a new wait waits for the subscription, and how long after a failure until the next try.
+SUBSCRIBED_WITHIN = 1.0
+PAUSE = 0.2
 
 #: Waits up to so many seconds for something to happen to the job; whether it did.
 Changed = Callable[[float], Awaitable[bool]]
@@ -31,7 +34,7 @@ class Waiters:
         self._gateway = uuid4().hex[:8]
         self._channel = keys.channel(self._gateway)
         self._watches: dict[str, set[asyncio.Event]] = {}
-        self._listener: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._subscribed = asyncio.Event()
 
     @asynccontextmanager
@@ -53,65 +56,62 @@ class Waiters:
             if not events:
                 del self._watches[job_id]
 
-    def wake_all(self) -> None:
-        for events in self._watches.values():
-            for event in events:
-                event.set()
-
     async def aclose(self) -> None:
-        if self._listener is not None:
-            self._listener.cancel()
-            await asyncio.gather(self._listener, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _listen(self) -> None:
-        if self._listener is None or self._listener.done():
-            self._listener = asyncio.create_task(self._keep_listening())
-        # A store that is away must not hold the caller up: the recheck covers what is missed.
+        if not self._tasks:
+            self._tasks = [
+                asyncio.create_task(self._keep_on(self._hear)),
+                asyncio.create_task(self._keep_on(self._recheck)),
+            ]
+        # Without a subscription the recheck finds out: a caller is not held up for it.
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._subscribed.wait(), RECHECK)
+            await asyncio.wait_for(self._subscribed.wait(), SUBSCRIBED_WITHIN)
 
-    async def _keep_listening(self) -> None:
+    async def _keep_on(self, doing: Callable[[], Awaitable[None]]) -> None:
+        """Whatever goes wrong: without these two tasks every wait would last until its timeout."""
+        told = False
         while True:
             try:
-                await self._listen_once()
+                await doing()
+                told = False
             except Exception as error:
-                # Whatever it was: without a listener every wait would last until its timeout.
-                log.debug("listener starts again", extra={"error": repr(error)})
-            self._subscribed.clear()
-            await asyncio.sleep(0.1)
+                log.log(logging.DEBUG if told else logging.WARNING, "waiting works less well: %r", error)
+                told = True
+                await asyncio.sleep(PAUSE)
 
-    async def _listen_once(self) -> None:
+    async def _hear(self) -> None:
+        """Until the connection breaks."""
         client = self._connect()
         pubsub = client.pubsub()
         try:
             await pubsub.subscribe(self._channel)
-            await self._hear(pubsub)
+            while True:
+                message = await pubsub.get_message(timeout=RECHECK)
+                if message is not None and message["type"] == "subscribe":
+                    self._subscribed.set()
+                    self._wake_all()
+                elif message is not None and message["type"] == "message":
+                    self._wake(message["data"].decode(errors="replace"))
         finally:
+            self._subscribed.clear()
             await pubsub.aclose()
             await client.aclose()
 
-    async def _hear(self, pubsub: PubSub) -> None:
-        loop = asyncio.get_running_loop()
-        recheck_at = loop.time()
-        while True:
-            message = await pubsub.get_message(timeout=max(0.0, recheck_at - loop.time()))
-            if message is not None and message["type"] == "subscribe":
-                self._subscribed.set()
-                recheck_at = loop.time()
-            elif message is not None and message["type"] == "message":
-                self._wake(message["data"].decode(errors="replace"))
-            if loop.time() >= recheck_at:
-                await self._recheck()
-                recheck_at = loop.time() + RECHECK
-
     async def _recheck(self) -> None:
+        """One round, every few seconds: registers again, and wakes whatever a lost message should have."""
+        await asyncio.sleep(RECHECK)
         job_ids = list(self._watches)
         for start in range(0, len(job_ids), 256):
-            batch = job_ids[start : start + 256]
-            words = await self._scripts.watch(gateway=self._gateway, job_ids=batch)
-            for job_id, word in zip(batch, words, strict=True):
-                if word != "live":
-                    self._wake(job_id)
+            await self._scripts.watch(gateway=self._gateway, job_ids=job_ids[start : start + 256])
+        self._wake_all()
+
+    def _wake_all(self) -> None:
+        for job_id in self._watches:
+            self._wake(job_id)
 
     def _wake(self, job_id: str) -> None:
         for event in self._watches.get(job_id, ()):

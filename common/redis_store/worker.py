@@ -14,9 +14,6 @@ from common.redis_store.scripts import Scripts
 from common.settings import Settings
 from common.store import Claimed, Failed, Finished, Lease, LeaseState, Released, Settled, Settlement
 
-#: Characters of an error message that are kept.
-MAX_MESSAGE = 2000
-
 
 class WorkerPart:
     _settings: Settings
@@ -30,7 +27,6 @@ class WorkerPart:
         await self._claims.interrupt()
 
     async def extend(self, leases: Sequence[Lease]) -> list[LeaseState]:
-        await self._claims.renew_deferred()
         if not leases:
             return []
         items = [(lease.job_id, lease.token) for lease in leases]
@@ -79,7 +75,7 @@ class WorkerPart:
                 item.lease.token,
                 -1 if item.retry_in is None else round(item.retry_in.total_seconds() * 1000),
                 item.error.cause.value,
-                records.encode_text(item.error.message[:MAX_MESSAGE]),
+                records.encode_text(item.error.message),
             )
             for item in items
         ]

@@ -9,8 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from common.errors import StoreRefused, StoreUnavailable
-from common.redis_store.calls import check_version
-from common.redis_store.store import RedisStore
+from common.redis_store.store import RedisStore, check_version
 from common.settings import Durability, Settings
 from common.store import Store
 from tests.requests import submission

@@ -77,13 +77,15 @@ async def test_a_submit_sent_again_after_the_end_finds_the_ended_job(gateway: St
 
 async def test_a_submit_sent_again_while_it_runs_does_not_run_twice(gateway: Store, worker: Worker) -> None:
     sent = submission()
-    await gateway.submit(sent)
+    first = await gateway.submit(sent)
     lease = await worker.lease(sent.job_id)
     again = await gateway.submit(sent)
     assert (await worker.look()).leases == ()
     assert await worker.finish(lease) is Settled.SUCCEEDED
-    assert again.job.status is JobStatus.RUNNING
-    assert again.position is None or again.position >= 0
+    assert not again.replayed
+    assert again.job.created_at == first.job.created_at
+    assert again.position is not None
+    assert again.position >= 0
 
 
 async def test_a_full_queue_refuses_and_changes_nothing(gateway: Store) -> None:

@@ -5,7 +5,7 @@
 --          lost ('1': had a seat and lost it), movable ('1'), ttl (ms), keep (ms), concurrency, busy, ready
 -- Answers  seat name epoch desired (-1: none) scale age (ms) | taken
 -- Promise  P3: the epoch rises with every new holder. P4: a process finds its own seat again. P7: TTLs.
--- @include keys
+-- @include keys fleet
 local instance, process, wanted, held, lost, movable = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local ttl, keep = tonumber(ARGV[7]), tonumber(ARGV[8])
 

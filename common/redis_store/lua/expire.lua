@@ -9,7 +9,9 @@ local ids = redis.call('ZRANGEBYSCORE', DEADLINES, '-inf', now, 'LIMIT', 0, ARGV
 local ended = 0
 for _, id in ipairs(ids) do
   local job = read_record(id)
-  if job and job.deadline then
+  if job and job.deadline and job.deadline > now then
+    redis.call('ZADD', DEADLINES, job.deadline, id)
+  elseif job and job.deadline then
     local _, shown = load_request(job)
     end_job(job, {status = 'expired', shown = shown})
     ended = ended + 1

@@ -4,7 +4,7 @@
 -- ARGV     candidate, ttl (ms)
 -- Answers  the term's number | -1 another leads
 -- Promise  P4: the leader gets its own term again. The term fences publish_scale.
--- @include keys
+-- @include keys fleet
 local leads = redis.call('HMGET', SCALE, 'leader', 'leads_until', 'term')
 local mine = leads[1] == ARGV[1]
 if not mine and leads[2] and tonumber(leads[2]) > now then return -1 end

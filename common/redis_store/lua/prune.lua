@@ -4,7 +4,9 @@
 -- ARGV     keep (ms)
 -- Answers  number of consumers removed
 -- Promise  P7: consumers are bounded by slots and go only when this script saw nothing pending.
--- @include keys
+-- @include keys fleet
+if redis.call('EXISTS', JOBS) == 0 then return 0 end
+redis.call('XPENDING', JOBS, GROUP)  -- raises NOGROUP before any write
 redis.call('ZREMRANGEBYSCORE', WORKERS, '-inf', '(' .. now - ARGV[1])
 local removed = 0
 for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', JOBS, GROUP)) do

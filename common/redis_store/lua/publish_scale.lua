@@ -5,7 +5,7 @@
 --          length of the history
 -- Answers  published | over
 -- Promise  Only the current term writes. A held decision does not refresh the age of the last known input.
--- @include keys
+-- @include keys fleet
 local desired, reason, observed = ARGV[2], ARGV[3], ARGV[9]
 local before = redis.call('HMGET', SCALE, 'term', 'desired')
 if before[1] ~= ARGV[1] then return 'over' end
@@ -13,6 +13,6 @@ redis.call('HSET', SCALE, 'desired', desired, 'reason', reason, 'lag', ARGV[4], 
   'retrying', ARGV[6], 'min', ARGV[7], 'max', ARGV[8], 'observed', observed)
 if observed == '1' then redis.call('HSET', SCALE, 'updated', now) end
 if before[2] ~= desired then
-  redis.call('XADD', ns .. ':scale:log', 'MAXLEN', '~', ARGV[10], '*', 'desired', desired, 'reason', reason)
+  redis.call('XADD', SCALE_LOG, 'MAXLEN', '~', ARGV[10], '*', 'desired', desired, 'reason', reason)
 end
 return 'published'

@@ -27,7 +27,7 @@ local function reconcile(job)
   if job.state == 'running' and job.lease + idle > now then return 'fine' end
   local request, shown = load_request(job)
   if not request then
-    bury(job, nil, 'lost', '"Somebody removed the job from the queue, and its request with it."')
+    bury(job, nil, 'lost', GONE)
     return 'lost'
   end
   if not delivered or not passed(job.entry) then return 'fine' end

@@ -12,6 +12,7 @@ for i = 2, #ARGV, 4 do
   local found = redis.call('XRANGE', DLQ, item.letter, item.letter)[1]
   for j = 1, found and #found[2] or 0, 2 do item.fields[found[2][j]] = found[2][j + 1] end
   item.known = read_record(item.id) or read_ending(item.id)
+  check_new(item.id)
   items[#items + 1] = item
 end
 

@@ -4,7 +4,7 @@
 -- ARGV     worker, process
 -- Answers  retired | taken
 -- Promise  P7: the consumer goes only when this script saw nothing pending (DELCONSUMER drops its entries).
--- @include keys
+-- @include keys fleet
 local worker, process = ARGV[1], ARGV[2]
 local holder = redis.call('HGET', worker_key(worker), 'process')
 if holder and holder ~= process then return 'taken' end

@@ -16,10 +16,8 @@ local waiting = redis.call('XLEN', JOBS)
 local position = waiting - redis.call('XPENDING', JOBS, GROUP)[1]
 
 local mine = read_record(job.id)
-if mine and mine.state == 'queued' and mine.starts == 0 then
-  return {'accepted', mine.created, math.max(0, position - 1)}
-end
-if mine or read_ending(job.id) then return {'replayed', job.id} end
+if mine then return {'accepted', mine.created, math.max(0, position - 1)} end
+if read_ending(job.id) then return {'replayed', job.id} end
 
 if job.idem ~= '' then
   local known = redis.call('GET', idem_key(job.idem)) or ''
@@ -30,6 +28,7 @@ if job.idem ~= '' then
   end
 end
 
+check_new(job.id)
 local depth = waiting + redis.call('ZCARD', RETRIES)
 if max_depth > 0 and depth >= max_depth then return {'full', depth} end
 accept(job)

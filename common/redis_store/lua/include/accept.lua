@@ -1,3 +1,9 @@
+-- Raises WRONGTYPE before any write when somebody put something under a new job's names.
+local function check_new(id)
+  redis.call('HLEN', record_key(id))
+  redis.call('XLEN', tokens_key(id))
+end
+
 -- Creates a live job: record, entry, deadline, listing, count, all in this script (P5).
 -- owner is JSON. job: id request shown owner idem fingerprint expires_in stream origin recent_max ('' is none)
 local function accept(job)

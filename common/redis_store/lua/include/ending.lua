@@ -38,6 +38,8 @@ local function end_job(job, ending)
   end
 end
 
+local GONE = '"Somebody removed the job from the queue, and its request with it."'
+
 -- Ends a job as failed, with a dead letter that can be redriven. `message` is a JSON string.
 local function bury(job, token, cause, message)
   local request, shown = load_request(job)

@@ -2,7 +2,7 @@
 local function requeue(job, token, answer, due)
   local request, shown = load_request(job)
   if not request then
-    bury(job, token, 'lost', '"Somebody removed the job from the queue, and its request with it."')
+    bury(job, token, 'lost', GONE)
     return 'failed'
   end
   -- First the one write that somebody else's entry id can refuse.

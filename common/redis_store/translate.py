@@ -1,0 +1,32 @@
+"""The one place where the client library's exceptions become ours."""
+
+from __future__ import annotations
+
+from redis import exceptions
+
+from common.errors import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
+
+#: Error codes of a server that will take writes again: loading, following, failing over, its disk full.
+PASSING = frozenset({"READONLY", "MASTERDOWN", "LOADING", "MISCONF", "NOREPLICAS", "CLUSTERDOWN", "BUSY"})
+
+
+def translate(error: Exception) -> StoreError:
+    text = str(error)
+    if isinstance(error, exceptions.OutOfMemoryError) or text.startswith("OOM"):
+        return StoreFull()
+    if isinstance(error, (exceptions.ConnectionError, exceptions.TimeoutError, OSError)):
+        return StoreUnavailable(f"The store is away: {text}")
+    if text.split(" ", 1)[0] in PASSING:
+        return StoreUnavailable(f"The store takes no writes: {text}")
+    return StoreCorrupt(f"The store's keys are not as we left them: {text}")
+
+
+def group_is_missing(error: object) -> bool:
+    """Redis 7.0 answers a blocked read of a deleted stream with UNBLOCKED, everything else with NOGROUP;
+    fakeredis says that the key must exist."""
+    signs = ("NOGROUP", "UNBLOCKED", "requires the key to exist")
+    return isinstance(error, exceptions.ResponseError) and any(sign in str(error) for sign in signs)
+
+
+def script_is_missing(error: object) -> bool:
+    return isinstance(error, exceptions.NoScriptError) or "NOSCRIPT" in str(error)
