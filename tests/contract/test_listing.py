@@ -114,3 +114,15 @@ async def test_expired_results_leave_the_listing(gateway: Store, worker: Worker)
 async def test_an_unknown_job_to_go_on_from_is_no_error(gateway: Store) -> None:
     await submit(gateway)
     await gateway.list_jobs(before="no-such-job")
+
+
+async def test_a_list_leaves_long_results_out(gateway: Store, worker: Worker) -> None:
+    for text in ("short", "x" * 100_000):
+        job = await submit(gateway)
+        await worker.run(job.job_id, text)
+    long, short = await gateway.list_jobs(limit=2)
+    assert (long.status, long.result) == (JobStatus.SUCCEEDED, None)
+    assert short.result is not None
+    whole = (await gateway.get(long.job_id)).result
+    assert whole is not None
+    assert len(whole.text) == 100_000

@@ -102,3 +102,18 @@ async def test_replica_durability_accepts_only_what_the_replica_has(
     finally:
         await leader.aclose()
         await follower.aclose()
+
+
+async def test_a_replay_is_as_durable_as_the_first_answer(start_server: StartServer, namespace: str) -> None:
+    """What another gateway accepted without waiting may not be on disk yet; here it never gets there."""
+    server = start_server(durable=True)
+    raw = server.connect(decode_responses=True)
+    await raw.config_set("appendfsync", "no")  # pyright: ignore[reportUnknownMemberType]
+    await raw.aclose()
+    sent = submission(idempotency_key="k")
+    async with started(server, namespace, Durability.SERVER) as store:
+        await store.submit(sent)
+    async with started(server, namespace, Durability.AOF) as store:
+        for again in (sent, submission(idempotency_key="k")):
+            with pytest.raises(StoreUnavailable, match="durable"):
+                await store.submit(again)

@@ -452,3 +452,36 @@ async def test_events_of_a_job_whose_log_was_deleted_still_end(
     await worker.run()
     await vandal.raw.delete(vandal.keys.tokens(job.job_id))
     assert (await all_events(gateway, job.job_id))[-1].status is JobStatus.SUCCEEDED
+
+
+@pytest.mark.vandal
+async def test_one_broken_delayed_retry_does_not_stop_the_others(
+    gateway: Store, worker: Worker, vandal: Vandal
+) -> None:
+    broken, whole = [await submit(gateway) for _ in range(2)]
+    for lease in await worker.take(2):
+        await worker.fail(lease, retry_in=timedelta(milliseconds=1))
+    await vandal.raw.hdel(vandal.keys.record(broken.job_id), "request")  # pyright: ignore[reportGeneralTypeIssues]
+
+    async def done() -> bool:
+        await gateway.tend()
+        return (await gateway.get(broken.job_id)).status is JobStatus.FAILED
+
+    await wait_until(done)
+    error = (await gateway.get(broken.job_id)).error
+    assert error is not None
+    assert error.cause is Cause.LOST
+    await worker.run(whole.job_id)
+
+
+@pytest.mark.vandal
+async def test_a_request_that_cannot_be_read_ends_its_job_in_sight(
+    gateway: Store, worker: Worker, vandal: Vandal
+) -> None:
+    job = await submit(gateway)
+    entry = await vandal.add_entry({"job_id": job.job_id, "attempt": "1", "request": "{not json"})
+    await vandal.raw.hset(vandal.keys.record(job.job_id), "entry", entry)  # pyright: ignore[reportGeneralTypeIssues]
+    await worker.look()
+    ended = await gateway.get(job.job_id)
+    assert ended.error is not None
+    assert (ended.status, ended.error.cause) == (JobStatus.FAILED, Cause.PERMANENT)

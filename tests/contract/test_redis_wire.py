@@ -16,6 +16,7 @@ from common.redis_store.store import RedisStore
 from common.settings import Settings
 from common.store import Presence, Store
 from tests.keyspace import command
+from tests.processes import Processes
 from tests.proxy import Proxy, proxied
 from tests.requests import submission, submit
 from tests.servers import Server, ServerProcess
@@ -121,3 +122,48 @@ async def test_a_foreign_dead_letter_hides_no_other(
     await command(raw, "XADD", f"{namespace}:dlq", "*", "job_id", "x", "cause", "nonsense")
     assert [letter.job_id for letter in await gateway.list_dead()] == [job.job_id]
     assert len((await gateway.redrive()).jobs) == 1
+
+
+@pytest.mark.settings(claim_idle_ms=1000)
+async def test_a_takeover_whose_reply_was_lost_is_not_put_off(
+    proxy: Proxy, namespace: str, processes: Processes, gateway: Store
+) -> None:
+    job = await submit(gateway)
+    crashed = await processes.hire()
+    await crashed.lease()
+    store = RedisStore(Settings(redis_url=proxy.url, namespace=namespace, claim_idle_ms=1000))
+    await store.start()
+    worker = await Worker.seated(store, Presence(instance="pod-z"))
+    began = time.monotonic()
+    proxy.lose_reply_with(job.job_id.encode())
+    with pytest.raises(StoreUnavailable):
+        await worker.take()
+    lease = await worker.lease(job.job_id)
+    assert (lease.attempt, proxy.lost.is_set()) == (2, True)
+    # Idle, a sweep lock of the worker that is gone, a margin: less than twice the idle time.
+    assert time.monotonic() - began < 1.9
+    await worker.finish(lease)
+    await store.aclose()
+
+
+@pytest.mark.vandal
+async def test_a_lost_registration_does_not_hide_what_a_job_says(
+    gateway: Store, worker: Worker, raw: Redis, namespace: str
+) -> None:
+    """Pub/sub may drop: whoever watches looks again by himself."""
+    job = await submit(gateway, stream=True)
+    lease = await worker.lease(job.job_id)
+    heard: list[str] = []
+
+    async def listen() -> None:
+        async for event in gateway.events(job.job_id):
+            heard.append(event.text or "")
+
+    listening = asyncio.create_task(listen())
+    record = f"{namespace}:job:{job.job_id}"
+    await wait_until(lambda: command(raw, "HEXISTS", record, "watch"))
+    await command(raw, "HDEL", record, "watch")
+    await worker.store.append(lease, 1, "unheard")
+    await wait_until(lambda: "unheard" in heard, timeout=8)
+    await worker.finish(lease)
+    await asyncio.wait_for(listening, 8)

@@ -153,3 +153,37 @@ async def test_a_suspect_given_back_is_still_one(processes: Processes, gateway: 
     again = await worker.lease()
     assert again.alone
     await worker.finish(again)
+
+
+async def test_a_busy_worker_leaves_a_suspect_to_an_idle_one(processes: Processes, gateway: Store) -> None:
+    busy = await processes.hire()
+    fresh = await submit(gateway)
+    lease = await busy.lease(fresh.job_id)
+
+    async def beat() -> None:
+        while True:
+            await busy.extend(lease)
+            await asyncio.sleep(0.1)
+
+    beating = asyncio.create_task(beat())
+    (suspect,) = await crash_with(processes, gateway, 1)
+    assert (await busy.look()).leases == ()
+    idle = await processes.hire()
+    taken = await idle.lease(suspect, timeout=3)
+    assert taken.alone
+    await idle.finish(taken)
+    more = await submit(gateway)
+    await busy.run(more.job_id)
+    beating.cancel()
+    await busy.finish(lease)
+
+
+@pytest.mark.sent_twice
+async def test_a_begin_sent_twice_starts_one_suspect(processes: Processes, gateway: Store) -> None:
+    await crash_with(processes, gateway, 3)
+    worker = await processes.hire()
+    for _ in range(3):
+        (lease,) = await worker.take()
+        assert lease.alone
+        assert (await worker.look()).leases == ()
+        await worker.finish(lease)

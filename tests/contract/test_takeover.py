@@ -13,7 +13,7 @@ from common.job import Cause, JobStatus, Outcome
 from common.store import Lease, LeaseState, Released, Settled, Store
 from tests.processes import Processes
 from tests.requests import submit
-from tests.workers import NOW, Worker, failed, finished, outlive
+from tests.workers import NOW, SOON, Worker, failed, finished, outlive
 
 pytestmark = pytest.mark.settings(claim_idle_ms=400)
 
@@ -215,3 +215,22 @@ async def test_start_numbers_are_never_used_twice(processes: Processes, gateway:
         Outcome.ERROR,
         Outcome.SUCCEEDED,
     ]
+
+
+@pytest.mark.settings(claim_idle_ms=1500)
+async def test_looking_at_a_live_lease_does_not_put_its_takeover_off(
+    processes: Processes, gateway: Store, worker: Worker
+) -> None:
+    """Reads make an entry look fresh in the group; idle is how long its worker has really been silent."""
+    await submit(gateway)
+    other = await processes.hire()
+    began = time.monotonic()
+    lease = await worker.lease()
+    same_slot = await processes.hire("pod-x", worker_id=None)
+    while time.monotonic() - began < 1.4:
+        assert (await other.look(wait=SOON, fresh=False)).leases == ()
+        assert (await same_slot.look(wait=SOON, fresh=False)).leases == ()
+    taken = await other.lease(timeout=1.5)
+    assert (taken.job_id, taken.attempt) == (lease.job_id, 2)
+    assert time.monotonic() - began < 2.6  # idle, one sweep lock of a worker that is not there, a margin
+    await other.finish(taken)
