@@ -8,7 +8,6 @@ import logging
 import sys
 
 import uvloop
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
 from api.app import create_app
 from api.gateway import Gateway
@@ -16,7 +15,7 @@ from api.server import GatewayServer
 from common.errors import SettingsError, StoreRefused, StoreUnavailable
 from common.settings import Settings, load_settings
 from common.stores import open_store
-from common.telemetry import configure_logging
+from common.telemetry import configure_logging, process_registry
 
 log = logging.getLogger("api")
 
@@ -47,7 +46,7 @@ async def serve(settings: Settings) -> None:
 
     store = open_store(settings)
     try:
-        app = create_app(store, settings, _process_registry(), refuse)
+        app = create_app(store, settings, process_registry(), refuse)
         server = GatewayServer(app, settings.host, settings.port)
         await _first_look(app.state.gateway)
         # A full collection that walks every module's objects stops all requests for 30 ms.
@@ -66,14 +65,6 @@ async def _first_look(gateway: Gateway) -> None:
         await gateway.trust()
     except StoreUnavailable as error:
         log.warning("store away at start", extra={"error": str(error)})
-
-
-def _process_registry() -> CollectorRegistry:
-    registry = CollectorRegistry()
-    ProcessCollector(registry=registry)
-    PlatformCollector(registry=registry)
-    GCCollector(registry=registry)
-    return registry
 
 
 if __name__ == "__main__":

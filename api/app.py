@@ -21,7 +21,6 @@ from api.gateway import Gateway, keep_watch
 from api.intake import IDEMPOTENCY_FIELD, path_of
 from api.metering import Metering
 from api.openapi import describe
-from api.patience import stop
 from api.problems import (
     BodyTooLarge,
     BodyTooSlow,
@@ -31,6 +30,7 @@ from api.problems import (
     Problem,
     problem_response,
 )
+from api.while_wanted import stop
 from common.errors import (
     IdempotencyConflict,
     JobEnded,

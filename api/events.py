@@ -12,8 +12,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from api.gateway import Gateway
-from api.patience import client_gone, stop
 from api.shapes import FirstRunJob, job_view
+from api.while_wanted import client_gone, stop
 from common.errors import LabError
 from common.job import JobStatus
 from common.store import EventKind, JobEvent

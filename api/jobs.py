@@ -19,9 +19,9 @@ from api.gateway import Gateway
 from api.intake import IDEMPOTENCY_HEADER, Cursor, JobBody, JobId, read_job
 from api.metering import leave_untimed
 from api.openapi import body, errors, header, operation_id, text
-from api.patience import while_wanted
 from api.problems import BodyTooLarge, FieldError, InvalidRequest
 from api.shapes import JOBS, Accepted, JobPage, JobView, accepted, job_page, job_view
+from api.while_wanted import while_wanted
 from common.errors import IdempotencyConflict, JobNotFound, LabError, QueueFull, StoreUnavailable
 from common.job import JobStatus, Submission, job_id_time, new_job_id
 from common.store import JobEvent, Submitted

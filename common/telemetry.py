@@ -13,8 +13,17 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 import msgspec
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    ProcessCollector,
+    start_http_server,
+)
 
+from common.errors import SettingsError
 from common.job import TERMINAL, Cause, JobStatus, Outcome
 from common.store import Backlog, Reason, Tended
 
@@ -216,3 +225,24 @@ def configure_logging(service: str, level: str) -> None:
     handler.setFormatter(JsonFormatter(service))
     logging.basicConfig(level=level, handlers=[handler], force=True)
     logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
+def process_registry() -> CollectorRegistry:
+    """A registry that has this process's own figures: memory, CPU, open files, garbage collection."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    GCCollector(registry=registry)
+    return registry
+
+
+def serve_metrics(port: int) -> CollectorRegistry:
+    """Prometheus on its own thread, so that scrapes are answered while the event loop is busy; 0 is off.
+
+    Raises SettingsError."""
+    registry = process_registry()
+    if port:
+        try:
+            start_http_server(port, registry=registry)
+        except OSError as error:
+            raise SettingsError(f"IWL_METRICS_PORT: cannot listen on {port}: {error.strerror}") from error
+    return registry

@@ -10,16 +10,15 @@ from contextlib import suppress
 from datetime import timedelta
 
 import uvloop
-from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, start_http_server
 
 from common.errors import LabError, SettingsError, StoreRefused, StoreUnavailable
+from common.patience import Patience
 from common.settings import Settings, load_settings
 from common.store import Store
 from common.stores import open_store
-from common.telemetry import configure_logging
+from common.telemetry import configure_logging, serve_metrics
 from scaler.gauges import Gauges
-from scaler.loop import Scaler
-from scaler.outage import Outage, pause
+from scaler.loop import Scaler, pause
 
 log = logging.getLogger(__name__)
 
@@ -32,11 +31,8 @@ async def serve(settings: Settings) -> None:
     stop = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
-    registry = CollectorRegistry()
-    ProcessCollector(registry=registry)
-    GCCollector(registry=registry)
-    scaler = Scaler(store := open_store(settings), settings, Gauges(registry))
-    _export(registry, settings.metrics_port)
+    gauges = Gauges(serve_metrics(settings.metrics_port))
+    scaler = Scaler(store := open_store(settings), settings, gauges)
     try:
         work = asyncio.create_task(_scale(scaler, store, stop))
         await asyncio.wait((work, asyncio.create_task(stop.wait())), return_when=asyncio.FIRST_COMPLETED)
@@ -50,25 +46,16 @@ async def serve(settings: Settings) -> None:
 
 
 async def _scale(scaler: Scaler, store: Store, stop: asyncio.Event) -> None:
-    outage = Outage("starting")
+    patience = Patience("Opening the store")
     while not stop.is_set():
         try:
             await store.start()
         except StoreUnavailable as error:
-            await pause(stop, outage.failed(error))
+            await pause(stop, patience.failed(error))
         else:
-            outage.over()
+            patience.succeeded()
             log.info("started")
             return await scaler.run(stop)
-
-
-def _export(registry: CollectorRegistry, port: int) -> None:
-    if port == 0:
-        return
-    try:
-        start_http_server(port, registry=registry)
-    except OSError as error:
-        raise SettingsError(f"IWL_METRICS_PORT: cannot listen on {port}: {error.strerror}") from None
 
 
 def main() -> int:

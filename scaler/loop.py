@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from contextlib import suppress
 from datetime import timedelta
 from secrets import token_hex
 
 from common.errors import StoreError, TermOver
+from common.patience import Patience
 from common.settings import Settings
 from common.store import Backlog, Decision, FleetStore, ScaleView
+from common.timekeeper import TimeKeeper
 from scaler.gauges import Gauges
-from scaler.outage import Outage, pause
 from scaler.policy import Limits, Memory, Observation, decide
 
 log = logging.getLogger(__name__)
@@ -20,10 +22,6 @@ log = logging.getLogger(__name__)
 #: Rounds a leader may miss before another takes over, and the least a lease may last.
 LEASE_ROUNDS = 3
 SHORTEST_LEASE = timedelta(seconds=1)
-
-#: Longest and shortest time between two rounds of time keeping.
-TEND_EVERY = timedelta(seconds=1)
-TEND_REST = timedelta(milliseconds=5)
 
 
 class Scaler:
@@ -36,6 +34,8 @@ class Scaler:
         self._candidate = f"{settings.instance}-{token_hex(3)}"
         self._limits = Limits.of(settings)
         self._interval = timedelta(milliseconds=settings.scale_interval_ms)
+        self._interval_s = self._interval.total_seconds()
+        self._timekeeper = TimeKeeper(store, gauges.tended)
         self._lease = max(self._interval * LEASE_ROUNDS, SHORTEST_LEASE)
         self._term: int | None = None
         self._memory = Memory()
@@ -43,19 +43,21 @@ class Scaler:
     async def run(self, stop: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._scale(stop))
-            tasks.create_task(keep_time(self._store, self._gauges, stop))
+            tasks.create_task(self._timekeeper.keep())
+            await stop.wait()
+            self._timekeeper.bell.stop()
 
     async def _scale(self, stop: asyncio.Event) -> None:
-        outage = Outage("scaling")
+        patience = Patience("Scaling")
         while not stop.is_set():
             try:
                 await self._round()
             except StoreError as error:
                 self._blind()
-                await pause(stop, max(outage.failed(error), self._interval))
+                await pause(stop, max(patience.failed(error), self._interval_s))
             else:
-                outage.over()
-                await pause(stop, self._interval)
+                patience.succeeded()
+                await pause(stop, self._interval_s)
 
     async def _round(self) -> None:
         term = await self._store.lead(self._candidate, self._lease)
@@ -109,16 +111,8 @@ def _report(decision: Decision, last: int | None) -> None:
     )
 
 
-async def keep_time(store: FleetStore, gauges: Gauges, stop: asyncio.Event) -> None:
-    """Delayed retries, deadlines and vanished entries: when the next is due, and at least every second."""
-    outage = Outage("time keeping")
-    while not stop.is_set():
-        try:
-            tended = await store.tend()
-        except StoreError as error:
-            await pause(stop, outage.failed(error))
-            continue
-        outage.over()
-        gauges.tended(tended)
-        due = TEND_EVERY if tended.next_in is None else tended.next_in
-        await pause(stop, max(TEND_REST, min(due, TEND_EVERY)))
+async def pause(stop: asyncio.Event, seconds: float) -> None:
+    """Sleep, but no longer than until `stop` is set."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stop.wait()

@@ -8,12 +8,11 @@ import signal
 import sys
 
 import uvloop
-from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, start_http_server
 
 from common.errors import SettingsError, SlotTaken, StoreRefused
 from common.settings import Settings, load_settings
 from common.stores import open_store
-from common.telemetry import WorkerMetrics, configure_logging
+from common.telemetry import WorkerMetrics, configure_logging, serve_metrics
 from worker.backends import open_backend
 from worker.loop import Worker
 
@@ -41,19 +40,6 @@ async def work(settings: Settings) -> None:
     log.info("starting", extra={"instance": settings.instance, "backend": settings.backend})
     await worker.run()
     log.info("left")
-
-
-def serve_metrics(port: int) -> CollectorRegistry:
-    """Prometheus on its own thread, so that scrapes are answered while the event loop is busy."""
-    registry = CollectorRegistry()
-    ProcessCollector(registry=registry)
-    GCCollector(registry=registry)
-    if port:
-        try:
-            start_http_server(port, registry=registry)
-        except OSError as error:
-            raise SettingsError(f"IWL_METRICS_PORT: cannot listen on {port}: {error.strerror}") from error
-    return registry
 
 
 if __name__ == "__main__":

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from common.errors import StoreError, StoreUnavailable
+from common.patience import Patience
 from common.store import Failed, Settled, Settlement, WorkerStore
 from worker.admission import Admission
 from worker.hold import Hold
-from worker.patience import Patience
 from worker.tally import Tally
 
 log = logging.getLogger(__name__)

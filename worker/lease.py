@@ -7,11 +7,11 @@ import time
 from collections.abc import Sequence
 
 from common.errors import StoreError, StoreUnavailable
+from common.patience import Bell, Patience
 from common.settings import Settings
 from common.store import LeaseState, WorkerStore
 from common.telemetry import WorkerMetrics
 from worker.hold import Hold, Holdings, Stop
-from worker.patience import Bell, Patience
 from worker.tally import Tally
 
 log = logging.getLogger(__name__)

@@ -15,20 +15,20 @@ from contextlib import suppress
 from datetime import timedelta
 
 from common.errors import LabError, SeatLost, SlotTaken, StoreError, StoreUnavailable
+from common.patience import Bell, Patience
 from common.settings import Settings
 from common.store import Claimed, Released, Store
 from common.telemetry import WorkerMetrics
+from common.timekeeper import TimeKeeper
 from worker.admission import Admission
 from worker.backends.base import Backend
 from worker.flush import Flusher
 from worker.hold import Hold, Stop
 from worker.lease import LeaseKeeper
-from worker.patience import Bell, Patience
 from worker.readiness import Readiness
 from worker.run import Attempts
 from worker.seat import SeatKeeper
 from worker.tally import Tally
-from worker.timekeeper import TimeKeeper
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Worker:
         self._holdings = self._admission.holdings
         self._tally = Tally(metrics, lambda: self._admission.worker)
         self._attempts = Attempts(settings, store, backend, self._tally)
-        self._timekeeper = TimeKeeper(store, self._tally)
+        self._timekeeper = TimeKeeper(store, self._tally.tended)
         self._flusher = Flusher(store, self._admission, self._tally, self._timekeeper.poke)
         self._leases = LeaseKeeper(settings, store, self._holdings, self._tally, metrics)
         self._seat = SeatKeeper(settings, store, self._admission)

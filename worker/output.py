@@ -7,9 +7,9 @@ import logging
 
 from common.errors import StoreError, StoreUnavailable
 from common.job import Result
+from common.patience import Patience
 from common.store import Lease, WorkerStore
 from worker.backends.base import Completion
-from worker.patience import Patience
 from worker.retry import ResultTooLarge
 
 log = logging.getLogger(__name__)

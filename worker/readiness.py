@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import time
 
+from common.patience import Bell
 from worker.admission import Admission
 from worker.backends.base import Backend
-from worker.patience import Bell
 
 log = logging.getLogger(__name__)
 

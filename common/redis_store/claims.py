@@ -10,19 +10,19 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 
-import msgspec
 from redis.exceptions import RedisError
 
 from common.errors import SeatLost
-from common.job import Cause, JobRequest
+from common.job import Cause
 from common.redis_store import records
 from common.redis_store.calls import Calls
+from common.redis_store.deliveries import Delivery, lease_of, parse
 from common.redis_store.keys import GROUP, Keys
 from common.redis_store.scripts import Begun, Scripts
 from common.redis_store.translate import group_is_missing, translate
@@ -54,14 +54,6 @@ class Place:
     worker: str
     instance: str
     epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    entry: str
-    job_id: str
-    #: None when it cannot be read: written by another version, or damaged.
-    request: JobRequest | None
 
 
 class Claims:
@@ -251,7 +243,7 @@ class Claims:
         """What may start, and how many had to be put off for a suspect's sake."""
         if not entries or self._place is None:
             return Claimed(), 0
-        deliveries, broken = _parse(entries)
+        deliveries, broken = parse(entries)
         if broken:
             log.warning("removed entries that are no jobs", extra={"entries": broken})
             await self._scripts.drop(entries=broken)
@@ -292,7 +284,7 @@ class Claims:
             if delivery.request is None:
                 await self._give_up(delivery, token)
                 continue
-            lease = _lease(delivery, delivery.request, token, answer)
+            lease = lease_of(delivery, delivery.request, token, answer)
             self._held[lease.receipt] = lease
             leases.append(lease)
         return leases
@@ -303,39 +295,3 @@ class Claims:
         message = records.encode_text("The request cannot be read by this worker.")
         lease = (delivery.job_id, token, -1, Cause.PERMANENT.value, message)
         await self._scripts.fail(max_attempts=self._settings.max_attempts, leases=[lease])
-
-
-def _parse(entries: Sequence[Any]) -> tuple[list[Delivery], list[str]]:
-    """Deliveries, and the ids of entries that are none: deleted ones (no fields) and foreign ones."""
-    deliveries: list[Delivery] = []
-    broken: list[str] = []
-    for raw_id, flat in entries:
-        entry = cast(bytes, raw_id).decode()
-        try:
-            fields = records.pairs(flat)
-            job_id = fields["job_id"].decode()
-        except (KeyError, TypeError, ValueError):
-            broken.append(entry)
-            continue
-        deliveries.append(Delivery(entry, job_id, _request(fields)))
-    return deliveries, broken
-
-
-def _request(fields: Mapping[str, bytes]) -> JobRequest | None:
-    try:
-        return records.decode_request(fields["request"], fields.get("shown"))
-    except (KeyError, msgspec.DecodeError):
-        return None
-
-
-def _lease(delivery: Delivery, request: JobRequest, token: str, begun: Begun) -> Lease:
-    return Lease(
-        job_id=delivery.job_id,
-        token=token,
-        attempt=begun.attempt,
-        request=request,
-        receipt=delivery.entry,
-        queued_for=None if begun.waited < 0 else timedelta(milliseconds=begun.waited),
-        reclaimed=begun.reclaimed,
-        alone=begun.alone,
-    )

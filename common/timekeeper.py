@@ -1,16 +1,16 @@
 """Does what is due by the clock: delayed retries, deadlines, entries that others removed.
 
-Runs whether or not this worker is idle: whoever is alive keeps the time for all."""
+Every worker, idle or not, and every scaler runs one: whoever is alive keeps the time for all."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import timedelta
 
 from common.errors import StoreError
-from common.store import FleetStore
-from worker.patience import Bell, Patience
-from worker.tally import Tally
+from common.patience import Bell, Patience
+from common.store import FleetStore, Tended
 
 #: What somebody else queued meanwhile is found no later than this.
 LONGEST_REST_S = 1.0
@@ -20,10 +20,10 @@ SHORTEST_REST_S = 0.005
 
 
 class TimeKeeper:
-    def __init__(self, store: FleetStore, tally: Tally) -> None:
+    def __init__(self, store: FleetStore, on_tended: Callable[[Tended], None]) -> None:
         self.bell = Bell()
         self._store = store
-        self._tally = tally
+        self._on_tended = on_tended
         self._patience = Patience("Time keeping")
         self._due = 0.0
 
@@ -53,5 +53,5 @@ class TimeKeeper:
         except StoreError as error:
             return self._patience.failed(error)
         self._patience.succeeded()
-        self._tally.tended(tended)
+        self._on_tended(tended)
         return LONGEST_REST_S if tended.next_in is None else tended.next_in.total_seconds()
