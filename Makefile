@@ -57,7 +57,7 @@ matrix: $(VENV)/.dev ## Run what depends on the server against IWL_TEST_SERVERS=
 compose-test: $(VENV)/.dev ## Run the Docker Compose stack through crashes, restarts and scaling, in minutes
 	@$(BIN)/python -m tests.compose
 
-bench: $(VENV)/.dev ## Measure against peers and limits
+bench: $(VENV)/.dev ## Measure drain, submit, latency and the 80-job burst of this stack
 	$(CLEAN_ENV) $(BIN)/python -m bench $(ARGS)
 
 clean: ## Remove the virtual environment and every cache

@@ -26,10 +26,10 @@ from tests.servers import (
 from tests.vandal import Vandal
 from tests.workers import Worker
 
-#: A developer's own IWL_* must not change what the tests see.
+#: A developer's own IWL_* must not change what the tests see; IWL_TEST_* is meant for them.
 NAMED_SERVERS = os.environ.pop("IWL_TEST_SERVERS", "")
 SENT_TWICE = bool(os.environ.pop("IWL_TEST_SENT_TWICE", ""))
-for _name in [name for name in os.environ if name.startswith("IWL_")]:
+for _name in [name for name in os.environ if name.startswith("IWL_") and not name.startswith("IWL_TEST_")]:
     del os.environ[_name]
 
 REAL_SERVERS = [EMBEDDED, *named_binaries(NAMED_SERVERS)]
