@@ -79,7 +79,7 @@ class Fleet:
     async def lead(self, candidate: str, ttl: timedelta) -> int | None:
         self.rounds += 1
         self._check()
-        assert candidate == "me"
+        assert candidate.startswith("me-")
         assert ttl >= timedelta(seconds=1)
         return self.term
 
