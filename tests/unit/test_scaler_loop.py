@@ -211,9 +211,9 @@ async def test_an_outage_is_logged_once_and_survived(
         assert gauge("iwl_workers_desired") == 5
         fleet.broken, before = None, len(fleet.published)
         await wait_until(lambda: len(fleet.published) > before and gauge("iwl_scaler_leader") == 1)
-    assert [r.getMessage() for r in caplog.records if "scaling" in r.getMessage()] == [
-        "scaling stopped: The store is away, loading or read-only; try again.",
-        "scaling goes on: the store is back",
+    assert [r.getMessage() for r in caplog.records if "Scaling" in r.getMessage()] == [
+        "Scaling failed, trying on",
+        "Scaling works again",
     ]
 
 
