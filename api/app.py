@@ -118,6 +118,8 @@ async def _lab_error(request: Request, error: Exception) -> Response:
     if kind is None:
         log.error("request failed", exc_info=error)
         return await _unexpected(request, error)
+    if isinstance(error, StoreCorrupt):
+        log.error("the store's keys are damaged", exc_info=error)
     status = STATUS[kind]
     problem = Problem(
         type=f"urn:iwl:problem:{_slug(kind)}",

@@ -7,6 +7,7 @@ import httpx
 import pytest
 from redis.asyncio import Redis
 
+from common.redis_store.store import RedisStore
 from common.store import Decision, Reason, Store
 from tests.api.problem import problem
 from tests.requests import submit
@@ -131,14 +132,29 @@ async def test_a_wrong_method_is_told_the_right_ones(
 
 
 @pytest.mark.vandal
-async def test_an_error_of_ours_is_logged_and_not_told(
+async def test_damaged_keys_are_an_outage_that_is_logged_and_not_told(
     client: httpx.AsyncClient, raw: Redis, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await raw.set(f"{namespace}:recent", "somebody else's")
     answer = await client.get("/v1/jobs")
-    problem(answer, 500)
+    problem(answer, 503)
+    assert int(answer.headers["retry-after"]) > 0
     assert "WRONGTYPE" not in answer.text
     assert "WRONGTYPE" in caplog.text
+
+
+async def test_an_error_nobody_foresaw_is_not_told(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server logs it with its traceback; the client gets a problem."""
+
+    async def break_down(_: RedisStore, **asked: object) -> None:
+        raise RuntimeError("a secret of the inside")
+
+    monkeypatch.setattr(RedisStore, "list_jobs", break_down)
+    answer = await client.get("/v1/jobs")
+    problem(answer, 500)
+    assert "secret" not in answer.text
 
 
 @pytest.mark.parametrize("path", ["/", "/v1", "/v1/jobs/", "/v2/jobs", "/v1/jobs/a/b"])

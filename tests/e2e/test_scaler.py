@@ -50,7 +50,7 @@ async def led_by(store: Store, leader: str) -> ScaleView:
 
     async def leads() -> bool:
         view = await store.scale()
-        return view.leader == leader and view.decision is not None
+        return (view.leader or "").startswith(f"{leader}-") and view.decision is not None
 
     await wait_until(leads, timeout=10)
     return await store.scale()
@@ -94,14 +94,14 @@ async def test_a_scaler_starts_before_its_store(
 ) -> None:
     private_server.kill()
     process = start_scaler(private_server.url)
-    assert "starting stopped" in next_line(process)
+    assert "Opening the store failed" in next_line(process)
     private_server.start()
     await led_by(store, "first")
 
 
 def test_a_scaler_without_a_store_leaves_when_told_to(start_scaler: StartScaler) -> None:
     process = start_scaler("redis://127.0.0.1:9/0")
-    assert "starting stopped" in next_line(process)
+    assert "Opening the store failed" in next_line(process)
     process.terminate()
     assert process.wait(3) == 0
 
