@@ -19,7 +19,7 @@ PYRIGHT := env -u PYRIGHT_PYTHON_FORCE_VERSION -u PYRIGHT_PYTHON_PYLANCE_VERSION
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo up test lint types format unit matrix compose-test bench clean
+.PHONY: help demo faults up test lint types format unit matrix model prove compose-test vllm-test bench bench-vllm clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ help: ## Show this list
 
 demo: $(VENV)/.lab ## Run the whole system here: 80 jobs, one worker killed, a report
 	@$(BIN)/iwl demo $(ARGS)
+
+faults: $(VENV)/.lab ## Break everything that can break, and account for every job (ARGS="kill-worker")
+	@$(BIN)/iwl faults $(ARGS)
 
 up: $(VENV)/.lab ## Run the whole system until Ctrl-C (ARGS="--workers 4 --port 8080")
 	@$(BIN)/iwl up $(ARGS)
@@ -54,11 +57,23 @@ matrix: $(VENV)/.dev ## Run what depends on the server against IWL_TEST_SERVERS=
 	@test -n "$(NAMED)" || { echo "name servers: make matrix IWL_TEST_SERVERS=redis-7.0=/usr/bin/redis-server" >&2; exit 2; }
 	IWL_TEST_SERVERS="$(IWL_TEST_SERVERS)" $(CLEAN_ENV) $(BIN)/python -m pytest -k "$(NAMED)" $(ARGS)
 
+model: $(VENV)/.dev ## Compare the store with a model of the lifecycle, as long as you like (EXAMPLES=5000)
+	MODEL_EXAMPLES=$(or $(EXAMPLES),1000) $(CLEAN_ENV) $(BIN)/python -m pytest tests/model/test_model.py $(ARGS)
+
+prove: $(VENV)/.dev ## Kill a process at every command of every scenario (ARGS="worker after finish"), in minutes
+	IWL_TEST_SERVERS="$(IWL_TEST_SERVERS)" $(CLEAN_ENV) $(BIN)/python -m tests.chaos.prove $(ARGS)
+
 compose-test: $(VENV)/.dev ## Run the Docker Compose stack through crashes, restarts and scaling, in minutes
 	@$(BIN)/python -m tests.compose
 
+vllm-test: $(VENV)/.dev ## Run the whole lab against the vLLM in IWL_TEST_VLLM_URL, through its deaths and hangs
+	@$(CLEAN_ENV) $(BIN)/python -m pytest -m vllm tests/vllm $(ARGS)
+
 bench: $(VENV)/.dev ## Measure drain, submit, latency and the 80-job burst of this stack
 	$(CLEAN_ENV) $(BIN)/python -m bench $(ARGS)
+
+bench-vllm: $(VENV)/.dev ## Compare straight to vLLM with through the queue (ARGS="--url http://...:8000/v1")
+	@$(CLEAN_ENV) $(BIN)/python -m bench.vllm $(and $(IWL_TEST_VLLM_URL),--url $(IWL_TEST_VLLM_URL)) $(ARGS)
 
 clean: ## Remove the virtual environment and every cache
 	rm -rf $(VENV) build dist htmlcov *.egg-info .coverage .coverage.* .hypothesis .pytest_cache .ruff_cache

@@ -6,16 +6,18 @@ import asyncio
 import gc
 import logging
 import sys
+from ipaddress import ip_address
 
 import uvloop
+from prometheus_client import CollectorRegistry
 
 from api.app import create_app
 from api.gateway import Gateway
-from api.server import GatewayServer
+from api.server import GatewayServer, listen
 from common.errors import SettingsError, StoreRefused, StoreUnavailable
 from common.settings import Settings, load_settings
 from common.stores import open_store
-from common.telemetry import configure_logging, process_registry
+from common.telemetry import configure_logging, process_registry, serve_metrics
 
 log = logging.getLogger("api")
 
@@ -46,17 +48,27 @@ async def serve(settings: Settings) -> None:
 
     store = open_store(settings)
     try:
-        app = create_app(store, settings, process_registry(), refuse)
+        app = create_app(store, settings, _registry(settings), refuse)
         server = GatewayServer(app, settings.host, settings.port)
         await _first_look(app.state.gateway)
         # A full collection that walks every module's objects stops all requests for 30 ms.
         gc.collect()
         gc.freeze()
-        await server.serve(sockets=[server.config.bind_socket()])
+        listener = listen(settings.host, settings.port)
+        if settings.api_keys_file is None and not ip_address(listener.getsockname()[0]).is_loopback:
+            log.warning("anybody who can reach this address may use the gateway: it has no IWL_API_KEYS_FILE")
+        await server.serve(sockets=[listener])
     finally:
         await store.aclose()
     if refusals:
         raise refusals[0]
+
+
+def _registry(settings: Settings) -> CollectorRegistry:
+    """With keys, Prometheus needs a door of its own. Raises SettingsError."""
+    if settings.api_keys_file is None:
+        return process_registry()
+    return serve_metrics(settings.metrics_port, settings.host)
 
 
 async def _first_look(gateway: Gateway) -> None:

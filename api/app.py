@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
+from math import ceil
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -16,27 +18,37 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from api import dead, fleet, jobs
+from api import dead, fleet, jobs, manual
+from api.answers import gateway_of
+from api.doors import OPEN, Doors
 from api.gateway import Gateway, keep_watch
-from api.intake import IDEMPOTENCY_FIELD, path_of
+from api.intake import IDEMPOTENCY_FIELD, UNKNOWN_FIELD, path_of
+from api.keys import Keyring, keep_fresh
 from api.metering import Metering
 from api.openapi import describe
 from api.problems import (
     BodyTooLarge,
     BodyTooSlow,
+    CrossSite,
     FieldError,
     InvalidRequest,
+    KeyRequired,
     NotReady,
+    OperatorsOnly,
     Problem,
+    RateExceeded,
     problem_response,
 )
 from api.while_wanted import stop
+from common import VERSION
 from common.errors import (
     IdempotencyConflict,
     JobEnded,
     JobExpired,
     JobNotFound,
     LabError,
+    NotDurable,
+    OwnerFull,
     QueueFull,
     StoreCorrupt,
     StoreFull,
@@ -50,6 +62,9 @@ from common.telemetry import GatewayMetrics
 log = logging.getLogger(__name__)
 
 STATUS: dict[type[LabError], HTTPStatus] = {
+    KeyRequired: HTTPStatus.UNAUTHORIZED,
+    OperatorsOnly: HTTPStatus.FORBIDDEN,
+    CrossSite: HTTPStatus.FORBIDDEN,
     JobNotFound: HTTPStatus.NOT_FOUND,
     BodyTooSlow: HTTPStatus.REQUEST_TIMEOUT,
     JobEnded: HTTPStatus.CONFLICT,
@@ -58,9 +73,12 @@ STATUS: dict[type[LabError], HTTPStatus] = {
     InvalidRequest: HTTPStatus.UNPROCESSABLE_ENTITY,
     IdempotencyConflict: HTTPStatus.UNPROCESSABLE_ENTITY,
     QueueFull: HTTPStatus.TOO_MANY_REQUESTS,
+    OwnerFull: HTTPStatus.TOO_MANY_REQUESTS,
+    RateExceeded: HTTPStatus.TOO_MANY_REQUESTS,
     NotReady: HTTPStatus.SERVICE_UNAVAILABLE,
     StoreCorrupt: HTTPStatus.SERVICE_UNAVAILABLE,
     StoreFull: HTTPStatus.SERVICE_UNAVAILABLE,
+    NotDurable: HTTPStatus.SERVICE_UNAVAILABLE,
     StoreUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     StoreRefused: HTTPStatus.SERVICE_UNAVAILABLE,
 }
@@ -69,6 +87,8 @@ STATUS: dict[type[LabError], HTTPStatus] = {
 _WITHHELD = (StoreUnavailable, StoreRefused, StoreCorrupt)
 #: An outage rarely ends sooner, and a full store frees memory job by job.
 RETRY_AFTER_OUTAGE_S = 2
+_PARTS = (jobs.direct, jobs.router, dead.router, fleet.router)
+CHALLENGE = 'Bearer realm="inference-worker-lab"'
 
 
 def create_app(
@@ -77,35 +97,39 @@ def create_app(
     registry: CollectorRegistry | None = None,
     on_refused: Callable[[StoreRefused], None] | None = None,
 ) -> FastAPI:
-    """`on_refused` hears of a store that came up after the gateway and cannot keep its promises."""
+    """`on_refused` hears of a store that came up after the gateway and cannot keep its promises.
+
+    Raises SettingsError when the keys file cannot be used."""
+    keyring = Keyring(settings.api_keys_file) if settings.api_keys_file else None
     registry = registry or CollectorRegistry()
     gateway = Gateway(store=store, settings=settings, registry=registry, metrics=GatewayMetrics(registry))
 
     @asynccontextmanager
     async def watching(_: FastAPI) -> AsyncGenerator[None]:
-        watch = asyncio.create_task(keep_watch(gateway, on_refused or _log_refusal))
+        tasks = [asyncio.create_task(keep_watch(gateway, on_refused or _log_refusal))]
+        if keyring is not None:
+            tasks.append(asyncio.create_task(keep_fresh(keyring)))
         yield
         gateway.closing.set()
-        await stop(watch)
+        await stop(*tasks)
 
     app = FastAPI(
         title="Inference Worker Lab",
         description="Submit inference jobs; every accepted job ends exactly once, visibly.",
-        version="0.1.0",
+        version=VERSION,
         # Included routers match every request twice; these routes are the app's own.
-        routes=[*jobs.direct.routes, *jobs.router.routes, *dead.router.routes, *fleet.router.routes],
+        routes=[*(route for part in _PARTS for route in part.routes), *manual.routes],
+        docs_url=None,
+        redoc_url=None,
+        exception_handlers=_HANDLERS,
         lifespan=watching,
         redirect_slashes=False,
         telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
     )
     app.state.gateway = gateway
-    app.openapi = lambda: describe(app)
+    app.openapi = lambda: describe(app, OPEN if keyring else None)
+    app.add_middleware(Doors, keyring=keyring, refuse=_lab_error)
     app.add_middleware(Metering, metrics=gateway.metrics, routes=app.routes)
-    app.add_exception_handler(LabError, _lab_error)
-    app.add_exception_handler(RequestValidationError, _invalid_parameter)
-    app.add_exception_handler(HTTPException, _routing_error)
-    app.add_exception_handler(ClientDisconnect, _nobody_listens)
-    app.add_exception_handler(Exception, _unexpected)
     return app
 
 
@@ -121,15 +145,19 @@ async def _lab_error(request: Request, error: Exception) -> Response:
     if isinstance(error, StoreCorrupt):
         log.error("the store's keys are damaged", exc_info=error)
     status = STATUS[kind]
+    headers = _headers(request, error, status)
+    detail = (kind.__doc__ or "") if isinstance(error, _WITHHELD) else str(error)
+    if status is HTTPStatus.TOO_MANY_REQUESTS:
+        detail += f" Try again in {headers['Retry-After']} s."
     problem = Problem(
         type=f"urn:iwl:problem:{_slug(kind)}",
         title=status.phrase,
         status=status,
-        detail=(kind.__doc__ or "") if isinstance(error, _WITHHELD) else str(error),
+        detail=detail,
         errors=_fields(error),
         job_status=error.status if isinstance(error, JobEnded) else None,
     )
-    return problem_response(problem, _retry_after(request, error, status))
+    return problem_response(problem, headers)
 
 
 def _slug(kind: type[LabError]) -> str:
@@ -146,30 +174,44 @@ def _fields(error: Exception) -> tuple[FieldError, ...]:
             return ()
 
 
-def _retry_after(request: Request, error: Exception, status: HTTPStatus) -> dict[str, str]:
-    if isinstance(error, QueueFull):
-        gateway: Gateway = request.app.state.gateway
-        return {"Retry-After": str(gateway.drain.retry_after_s(error.depth - error.limit + 1))}
-    if status is HTTPStatus.SERVICE_UNAVAILABLE:
-        return {"Retry-After": str(RETRY_AFTER_OUTAGE_S)}
-    return {}
+def _headers(request: Request, error: Exception, status: HTTPStatus) -> dict[str, str]:
+    drain = gateway_of(request).drain
+    match error:
+        case QueueFull():
+            return {"Retry-After": str(drain.retry_after_s(error.depth - error.limit + 1))}
+        case OwnerFull():
+            return {"Retry-After": str(drain.retry_after_s(error.open_jobs - error.limit + 1))}
+        case RateExceeded():
+            return {"Retry-After": str(ceil(error.wait_s))}
+        case KeyRequired():
+            return {"WWW-Authenticate": CHALLENGE + (', error="invalid_token"' if error.wrong else "")}
+        case _ if status is HTTPStatus.SERVICE_UNAVAILABLE:
+            return {"Retry-After": str(RETRY_AFTER_OUTAGE_S)}
+        case _:
+            return {}
 
 
 async def _invalid_parameter(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     # The first step of the path says where the parameter came from: query or header.
-    wrong = [FieldError(field=path_of(each["loc"][1:]), message=each["msg"]) for each in error.errors()]
+    wrong = [FieldError(field=path_of(each["loc"][1:]), message=_parameter(each)) for each in error.errors()]
     return await _lab_error(request, InvalidRequest(*wrong))
+
+
+def _parameter(wrong: Mapping[str, str]) -> str:
+    return "there is no such parameter" if wrong["type"] == UNKNOWN_FIELD else wrong["msg"]
 
 
 async def _routing_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     status = HTTPStatus(error.status_code)
-    headers = error.headers
+    headers, detail = error.headers, str(error.detail)
+    if status is HTTPStatus.NOT_FOUND:
+        detail = f"There is nothing at this path; {manual.PAGE} lists what there is."
     if status is HTTPStatus.METHOD_NOT_ALLOWED:
         # The router names the methods of the first route with this path, not of all.
         headers = {"Allow": ", ".join(sorted(_methods_at(request)))}
-    problem = Problem(type="about:blank", title=status.phrase, status=status, detail=str(error.detail))
+    problem = Problem(type="about:blank", title=status.phrase, status=status, detail=detail)
     return problem_response(problem, headers)
 
 
@@ -188,3 +230,12 @@ async def _unexpected(request: Request, error: Exception) -> Response:
     status = HTTPStatus.INTERNAL_SERVER_ERROR
     detail = "Something went wrong in the gateway."
     return problem_response(Problem(type="about:blank", title=status.phrase, status=status, detail=detail))
+
+
+_HANDLERS: dict[int | type[Exception], Callable[[Request, Any], Coroutine[Any, Any, Response]]] = {
+    LabError: _lab_error,
+    RequestValidationError: _invalid_parameter,
+    HTTPException: _routing_error,
+    ClientDisconnect: _nobody_listens,
+    Exception: _unexpected,
+}

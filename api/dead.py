@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from api.answers import answer, gateway_of, read_body
+from api.callers import caller_of
 from api.intake import Cursor, RedriveBody, read_redrive
 from api.openapi import body, errors, operation_id
 from api.shapes import DeadPage, RedriveReport, dead_page, redrive_report
@@ -29,20 +30,22 @@ class DeadQuery(BaseModel):
 
 @router.get("", response_model=DeadPage, responses=errors(422, 503))
 async def list_dead_jobs(request: Request, query: Annotated[DeadQuery, Query()]) -> Response:
-    """Dead jobs, newest first."""
-    letters = await gateway_of(request).store.list_dead(limit=query.limit, before=query.before)
+    """Dead jobs, newest first; the caller's own, unless it is an operator."""
+    letters = await gateway_of(request).store.list_dead(
+        limit=query.limit, before=query.before, owner=caller_of(request).sees
+    )
     return answer(dead_page(letters, query.limit))
 
 
 @router.post(
     "/redrive",
     response_model=RedriveReport,
-    responses=errors(413, 422, 503),
+    responses=errors(413, 422, 429, 503),
     openapi_extra=body(RedriveBody, required=False),
 )
 async def redrive_dead_jobs(request: Request) -> Response:
     """Queue dead jobs again, oldest first, as new jobs linked to the old, each with a new budget."""
-    gateway = gateway_of(request)
+    gateway, caller = gateway_of(request), caller_of(request)
     order = read_redrive(await read_body(request, gateway.settings.max_body_bytes))
     gateway.must_be_trusted()
     redriven = await gateway.store.redrive(
@@ -51,5 +54,7 @@ async def redrive_dead_jobs(request: Request) -> Response:
         cause=order.cause,
         limit=order.limit,
         dry_run=order.dry_run,
+        owner=caller.sees,
+        max_open=0 if caller.operator else caller.open_jobs,
     )
     return answer(redrive_report(redriven, order.dry_run))

@@ -25,6 +25,11 @@ class _Span:
     ended: int
 
 
+def rough(value: float) -> float:
+    """Three digits: what follows them in an estimate is noise."""
+    return float(f"{value:.3g}")
+
+
 class DrainRate:
     """Jobs ended per second of the time in which there was work, over the last minute."""
 
@@ -60,7 +65,7 @@ class DrainRate:
         rate = self.per_second
         if position is None or not rate:
             return None
-        return round((position + 1) / rate, 3)
+        return rough((position + 1) / rate)
 
     def retry_after_s(self, excess: int) -> int:
         """Seconds until `excess` jobs have ended."""

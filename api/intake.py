@@ -24,6 +24,18 @@ MAX_MOCK_LATENCY_MS = 3_600_000
 MAX_MOCK_TOKENS = 100_000
 MAX_REDRIVE = 1000
 
+#: What people send beside the prompt, as the chat-completions API has it.
+MODEL_PARAMETERS = frozenset(
+    {
+        *("temperature", "top_p", "top_k", "min_p", "seed", "stop", "stop_token_ids", "n", "best_of"),
+        *("max_tokens", "max_completion_tokens", "min_tokens", "ignore_eos", "logit_bias", "logprobs"),
+        *("top_logprobs", "presence_penalty", "frequency_penalty", "repetition_penalty"),
+        *("response_format", "guided_json", "tools", "tool_choice", "reasoning_effort", "mock"),
+    }
+)
+#: pydantic's name for it.
+UNKNOWN_FIELD = "extra_forbidden"
+
 Body = TypeVar("Body", bound=BaseModel)
 
 
@@ -142,6 +154,8 @@ def path_of(loc: tuple[int | str, ...]) -> str:
 
 
 def _decode(body: bytes) -> object:
+    if not body.strip():
+        raise InvalidRequest(FieldError(field="body", message="is empty: send a JSON object"))
     try:
         decoded = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -179,12 +193,22 @@ def _validated(model: type[Body], decoded: object) -> Body:
     try:
         return model.model_validate(decoded)
     except ValidationError as error:
-        raise InvalidRequest(*_field_errors(error)) from None
+        raise InvalidRequest(*_field_errors(model, error)) from None
 
 
-def _field_errors(error: ValidationError, *below: str) -> list[FieldError]:
-    details = error.errors(include_url=False, include_context=False, include_input=False)
-    return [FieldError(field=path_of((*below, *each["loc"])), message=each["msg"]) for each in details]
+def _field_errors(model: type[BaseModel], error: ValidationError, *below: str) -> list[FieldError]:
+    wrong: list[FieldError] = []
+    for each in error.errors(include_url=False, include_context=False, include_input=False):
+        loc = each["loc"]
+        message = _unknown(model, str(loc[-1])) if each["type"] == UNKNOWN_FIELD else each["msg"]
+        wrong.append(FieldError(field=path_of((*below, *loc)), message=message))
+    return wrong
+
+
+def _unknown(model: type[BaseModel], name: str) -> str:
+    if model is JobBody and name in MODEL_PARAMETERS:
+        return f'put it in params, which go to the model: "params": {{"{name}": ...}}'
+    return f"there is no such field; allowed are {', '.join(model.model_fields)}"
 
 
 def _one_question(job: JobBody) -> list[FieldError]:
@@ -202,7 +226,7 @@ def _mock_errors(job: JobBody, mock_faults: bool) -> list[FieldError]:
     try:
         MockBody.model_validate(job.params["mock"])
     except ValidationError as error:
-        return _field_errors(error, "params", "mock")
+        return _field_errors(MockBody, error, "params", "mock")
     return []
 
 

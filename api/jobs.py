@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from api.answers import DirectRoute, answer, gateway_of, read_body
+from api.callers import caller_of
 from api.events import EventStream
 from api.gateway import Gateway
 from api.intake import IDEMPOTENCY_HEADER, Cursor, JobBody, JobId, read_job
@@ -22,7 +23,14 @@ from api.openapi import body, errors, header, operation_id, text
 from api.problems import BodyTooLarge, FieldError, InvalidRequest
 from api.shapes import JOBS, Accepted, JobPage, JobView, accepted, job_page, job_view
 from api.while_wanted import while_wanted
-from common.errors import IdempotencyConflict, JobNotFound, LabError, QueueFull, StoreUnavailable
+from common.errors import (
+    IdempotencyConflict,
+    JobNotFound,
+    LabError,
+    OwnerFull,
+    QueueFull,
+    StoreUnavailable,
+)
 from common.job import JobStatus, Submission, job_id_time, new_job_id
 from common.store import JobEvent, Submitted
 from common.telemetry import Refusal
@@ -37,6 +45,7 @@ MAX_PAGE = 100
 
 _REFUSALS: dict[type[LabError], Refusal] = {
     QueueFull: Refusal.FULL,
+    OwnerFull: Refusal.OWNER_FULL,
     IdempotencyConflict: Refusal.CONFLICT,
     InvalidRequest: Refusal.INVALID,
     BodyTooLarge: Refusal.TOO_LARGE,
@@ -75,11 +84,6 @@ def known_job_id(job_id: str) -> str:
 KnownJobId = Annotated[str, Depends(known_job_id)]
 
 
-def owner_of(request: Request) -> str:
-    """Whose job this is. Everybody's, until callers have names."""
-    return ""
-
-
 @direct.post(
     "",
     status_code=HTTPStatus.ACCEPTED,
@@ -112,8 +116,11 @@ async def _submit(gateway: Gateway, request: Request) -> Submitted:
     raw = await read_body(request, settings.max_body_bytes)
     job, key = read_job(raw, _header_key(request), mock_faults=settings.mock_faults)
     gateway.must_be_trusted()
-    submission = Submission(job_id=new_job_id(), request=job, owner=owner_of(request), idempotency_key=key)
-    return await gateway.store.submit(submission, max_depth=settings.max_queue_depth)
+    caller = caller_of(request)
+    submission = Submission(job_id=new_job_id(), request=job, owner=caller.name, idempotency_key=key)
+    return await gateway.store.submit(
+        submission, max_depth=settings.max_queue_depth, max_open=caller.open_jobs
+    )
 
 
 def _header_key(request: Request) -> str | None:
@@ -141,13 +148,13 @@ class LookQuery(_Query):
 @router.get("/{job_id}", response_model=JobView, responses=errors(404, 410, 422, 503))
 async def get_job(request: Request, job_id: KnownJobId, query: Annotated[LookQuery, Query()]) -> Response:
     """The job as it stands, or once it has ended, with `wait`."""
-    gateway = gateway_of(request)
+    gateway, owner = gateway_of(request), caller_of(request).sees
     if not query.wait:
-        return answer(job_view(await gateway.store.get(job_id)))
+        return answer(job_view(await gateway.store.get(job_id, owner=owner)))
     leave_untimed(request.scope)
-    wait = gateway.store.wait(job_id, timedelta(seconds=query.wait))
+    wait = gateway.store.wait(job_id, timedelta(seconds=query.wait), owner=owner)
     job = await while_wanted(wait, request.receive, gateway.closing)
-    return answer(job_view(job or await gateway.store.get(job_id)))
+    return answer(job_view(job or await gateway.store.get(job_id, owner=owner)))
 
 
 class ListQuery(_Query):
@@ -159,16 +166,18 @@ class ListQuery(_Query):
 
 @router.get("", response_model=JobPage, responses=errors(422, 503))
 async def list_jobs(request: Request, query: Annotated[ListQuery, Query()]) -> Response:
-    """Recent jobs, newest first."""
-    store = gateway_of(request).store
-    jobs = await store.list_jobs(status=query.status, limit=query.limit, before=query.before)
+    """Recent jobs, newest first; the caller's own, unless it is an operator."""
+    jobs = await gateway_of(request).store.list_jobs(
+        status=query.status, limit=query.limit, before=query.before, owner=caller_of(request).sees
+    )
     return answer(job_page(jobs, query.limit))
 
 
 @router.delete("/{job_id}", response_model=JobView, responses=errors(404, 409, 410, 503))
 async def cancel_job(request: Request, job_id: KnownJobId) -> Response:
     """Cancel a job that has not ended; cancelling twice is once."""
-    return answer(job_view(await gateway_of(request).store.cancel(job_id)))
+    owner = caller_of(request).sees
+    return answer(job_view(await gateway_of(request).store.cancel(job_id, owner=owner)))
 
 
 @router.get(
@@ -191,9 +200,9 @@ async def follow_job(
 ) -> Response:
     """The job's events, after `Last-Event-ID` if given."""
     leave_untimed(request.scope)
-    gateway = gateway_of(request)
-    job = await gateway.store.get(job_id)
-    events = gateway.store.events(job_id, last_event_id or None)
+    gateway, owner = gateway_of(request), caller_of(request).sees
+    job = await gateway.store.get(job_id, owner=owner)
+    events = gateway.store.events(job_id, last_event_id or None, owner=owner)
     first = await anext(events, None) if last_event_id and job.status.terminal else None
     if last_event_id and job.status.terminal and first is None:
         # A browser takes the end of a stream for a broken one and comes back for ever, unless told not to.

@@ -14,7 +14,7 @@ from common.telemetry import GatewayMetrics
 _METHODS = frozenset({"GET", "POST", "DELETE", "PUT", "PATCH", "HEAD", "OPTIONS"})
 _UNTIMED = "iwl.untimed"
 #: Statuses that dashboards and alerts ask for; present from the start for every route.
-_EXPECTED = ("200", "202", "404", "409", "410", "413", "422", "429", "500", "503")
+_EXPECTED = ("200", "202", "401", "403", "404", "409", "410", "413", "422", "429", "500", "503")
 
 
 def leave_untimed(scope: Scope) -> None:

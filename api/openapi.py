@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from fastapi import FastAPI
@@ -19,12 +19,14 @@ Responses = dict[int | str, dict[str, Any]]
 
 REF = "#/components/schemas/{model}"
 _ERRORS: Mapping[int, str] = {
+    401: "No key, or a wrong one.",
+    403: "For operators.",
     404: "Never known.",
     409: "The job has already ended; `job_status` says how.",
     410: "Ended longer ago than results are kept, if it ever existed.",
     413: "The body is too large.",
     422: "A field is wrong; `errors` names it.",
-    429: "Too much unfinished work; come back after Retry-After.",
+    429: "Too much unfinished work, or too many requests; come back after Retry-After.",
     503: "The store is away, loading or full; come back after Retry-After.",
 }
 
@@ -49,6 +51,8 @@ def _error(status: int) -> Json:
     if status in (429, 503):
         seconds = {"schema": {"type": "integer", "minimum": 1}, "description": "Seconds."}
         response["headers"] = {"Retry-After": seconds}
+    if status == 401:
+        response["headers"] = {"WWW-Authenticate": {"schema": {"type": "string"}}}
     return response
 
 
@@ -67,16 +71,31 @@ def text(description: str, media_type: str) -> Json:
     return {"description": description, "content": {media_type: {"schema": {"type": "string"}}}}
 
 
-def describe(app: FastAPI) -> Json:
-    """The whole document; made once."""
+def describe(app: FastAPI, open_paths: Collection[str] | None) -> Json:
+    """The whole document; made once. `open_paths` need no key; None is that nothing does."""
     if app.openapi_schema is None:
         document = get_openapi(
             title=app.title, version=app.version, description=app.description, routes=app.routes
         )
         schemas: Json = document.setdefault("components", {}).setdefault("schemas", {})
         schemas.update(_raw_schemas())
+        _lock(document, open_paths)
         app.openapi_schema = document
     return app.openapi_schema
+
+
+def _lock(document: Json, open_paths: Collection[str] | None) -> None:
+    scheme = {"type": "http", "scheme": "bearer", "description": "A key from the gateway's keys file."}
+    document["components"]["securitySchemes"] = {"key": scheme}
+    document["security"] = [{"key": []}] if open_paths is not None else [{}, {"key": []}]
+    if open_paths is None:
+        return
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            if path in open_paths:
+                operation["security"] = []
+            else:
+                operation["responses"] |= {str(status): _error(status) for status in (401, 429)}
 
 
 def _raw_schemas() -> Json:

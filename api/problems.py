@@ -53,6 +53,30 @@ class BodyTooSlow(LabError):
     """The body did not arrive in time."""
 
 
+class KeyRequired(LabError):
+    """Send a key of this gateway: `Authorization: Bearer KEY`."""
+
+    def __init__(self, *, wrong: bool) -> None:
+        super().__init__()
+        self.wrong = wrong
+
+
+class OperatorsOnly(LabError):
+    """This is for operators."""
+
+
+class CrossSite(LabError):
+    """A web page of another site may not do this with the browser of somebody here."""
+
+
+class RateExceeded(LabError):
+    """More requests than this name may make."""
+
+    def __init__(self, rate: float, wait_s: float) -> None:
+        super().__init__(f"More than {rate:g} requests a second.")
+        self.wait_s = wait_s
+
+
 class NotReady(LabError):
     """The gateway cannot take work right now."""
 

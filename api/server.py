@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import signal
 import socket
@@ -16,6 +17,7 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from api.problems import Problem, problem_response
+from common.errors import SettingsError
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +26,7 @@ GRACE_S = 3
 #: Longer than the idle time of the proxies in front, so that they close first and never meet a reset.
 KEEP_ALIVE_S = 75
 MAX_HEAD_BYTES = 64 * 1024
+MAX_HEADERS = 100
 #: How long a connection may stay without a whole request head.
 HEAD_TIMEOUT_S = 30.0
 
@@ -31,8 +34,11 @@ HEAD_TIMEOUT_S = 30.0
 class BoundedHttp(HttpToolsProtocol):
     """uvicorn limits neither the length of a request's head nor the time it may take to arrive."""
 
+    _too_large = False
     _in_head = False
     _head_bytes = 0
+    #: Bytes of the data that is being parsed.
+    _chunk = 0
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -49,9 +55,13 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        if len(self.headers) > MAX_HEADERS or self._head_bytes + self._chunk > MAX_HEAD_BYTES < self._size():
+            self._too_large = True
+            raise ValueError("request head too large")  # the parser stops, and a 400 is asked for
         super().on_headers_complete()
 
     def data_received(self, data: bytes) -> None:
+        self._chunk = len(data)
         super().data_received(data)
         if not self._in_head:
             self._head_complete()
@@ -59,17 +69,25 @@ class BoundedHttp(HttpToolsProtocol):
         self._await_head()
         self._head_bytes += len(data)
         if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-            self.send_400_response("Request head too large.")
+            self._too_large = True
+            self.send_400_response("")
 
     def send_400_response(self, msg: str) -> None:
         status = HTTPStatus.BAD_REQUEST
+        if self._too_large:
+            status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            msg = f"More than {MAX_HEADERS} headers, or than {MAX_HEAD_BYTES} bytes of them."
         answer = problem_response(
             Problem(type="about:blank", title=status.phrase, status=status, detail=msg),
             {"Connection": "close"},
         )
         head = b"".join(b"%b: %b\r\n" % header for header in answer.raw_headers)
-        self.transport.write(b"HTTP/1.1 400 Bad Request\r\n%b\r\n%b" % (head, answer.body))
+        line = f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode()
+        self.transport.write(b"%b%b\r\n%b" % (line, head, answer.body))
         self.transport.close()
+
+    def _size(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
 
     def _await_head(self) -> None:
         if self._head_timer is None:
@@ -121,6 +139,19 @@ class GatewayServer(uvicorn.Server):
         self.force_exit = self.should_exit
         self.should_exit = True
         self._closing.set()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Raises SettingsError; uvicorn's own would exit with a status that asks for a restart."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        variable = "IWL_PORT" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "IWL_HOST"
+        raise SettingsError(f"{variable}: cannot listen on {host}:{port}: {error.strerror}") from None
+    return listener
 
 
 def _url(listener: socket.socket) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, cast
 
+from api.drain import rough
 from common.job import Attempt, Cause, Job, JobError, JobRequest, JobStatus, JsonObject, Result
 from common.store import Backlog, DeadLetter, Reason, Redriven, ScaleChange, ScaleView, Submitted
 
@@ -224,7 +225,7 @@ def stats(backlog: Backlog, drain_rate: float | None) -> Stats:
         unaccounted=backlog.unaccounted,
         lag=backlog.lag,
         pending=backlog.pending,
-        drain_rate=drain_rate,
+        drain_rate=None if drain_rate is None else rough(drain_rate),
     )
 
 

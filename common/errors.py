@@ -26,6 +26,10 @@ class StoreFull(StoreUnavailable):
     """The store is out of memory and takes no new work; try again."""
 
 
+class NotDurable(StoreUnavailable):
+    """The job may be queued, but is not known to be safe: submit again with the same idempotency key."""
+
+
 class StoreRefused(StoreError):
     """The store is set up in a way that would lose jobs."""
 
@@ -40,6 +44,15 @@ class QueueFull(LabError):
     def __init__(self, depth: int, limit: int) -> None:
         super().__init__(f"The queue is full: {depth} unfinished jobs, limit {limit}.")
         self.depth = depth
+        self.limit = limit
+
+
+class OwnerFull(LabError):
+    """The owner has too many unfinished jobs."""
+
+    def __init__(self, open_jobs: int, limit: int) -> None:
+        super().__init__(f"Too many unfinished jobs: {open_jobs}, limit {limit}.")
+        self.open_jobs = open_jobs
         self.limit = limit
 
 

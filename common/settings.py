@@ -5,18 +5,25 @@ from __future__ import annotations
 import os
 import re
 import socket
+import sys
 from datetime import timedelta
+from difflib import get_close_matches
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from uuid import uuid4
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from common.errors import SettingsError
 
 PREFIX = "IWL_"
+#: Variables that only tests read.
+TESTS = "IWL_TEST_"
+
+Loaded = TypeVar("Loaded", bound=BaseSettings)
 
 Millis = Annotated[int, Field(ge=0)]
 Seconds = Annotated[int, Field(ge=1)]
@@ -41,6 +48,18 @@ def _namespace(value: str) -> str:
 Name = Annotated[str, AfterValidator(_name)]
 
 
+def _secret(value: str) -> str:
+    # Sent as a header: an HTTP library would quote what cannot be one in its error.
+    if not re.fullmatch(r"[\x21-\x7e]*", value := value.strip()):
+        raise ValueError("use printable ASCII characters without spaces")
+    return value
+
+
+Secret = Annotated[str, AfterValidator(_secret)]
+#: An empty one is none, as a Compose file passes it.
+OptionalPath = Annotated[Path | None, BeforeValidator(lambda value: value or None)]
+
+
 class Durability(StrEnum):
     SERVER = "server"
     AOF = "aof"
@@ -57,14 +76,17 @@ def default_instance() -> str:
 class Settings(BaseSettings):
     """Durations end in `_ms` (milliseconds) or `_s` (seconds), sizes in `_bytes`."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, extra="ignore", frozen=True, hide_input_in_errors=True
+    )
 
-    redis_url: str = "redis://127.0.0.1:6379/0"
+    redis_url: str = Field(default="redis://127.0.0.1:6379/0", repr=False)
     namespace: Annotated[str, AfterValidator(_namespace)] = "inference"
     durability: Durability = Durability.SERVER
 
     host: str = "127.0.0.1"
     port: Port = 8080
+    api_keys_file: OptionalPath = None
     max_queue_depth: Count = 10_000
     max_body_bytes: Annotated[int, Field(ge=1)] = 1 << 20
     max_result_bytes: Annotated[int, Field(ge=1)] = 4 << 20
@@ -89,7 +111,7 @@ class Settings(BaseSettings):
     mock_faults: bool = True
     vllm_url: str = "http://127.0.0.1:8000/v1"
     vllm_model: str | None = None
-    vllm_api_key: str | None = Field(default=None, repr=False)
+    vllm_api_key: Secret | None = Field(default=None, repr=False)
 
     min_workers: Count = 1
     max_workers: Annotated[int, Field(ge=1)] = 8
@@ -105,14 +127,14 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _fit_together(self) -> Settings:
         if self.heartbeat_ms is not None and self.heartbeat_ms * 4 > self.claim_idle_ms:
-            raise ValueError("HEARTBEAT_MS: must be at most a quarter of CLAIM_IDLE_MS")
+            raise ValueError("HEARTBEAT_MS: must be at most a quarter of IWL_CLAIM_IDLE_MS")
         given = self.model_fields_set
         if "idempotency_ttl_s" in given and self.idempotency_ttl_s > self.result_ttl_s:
-            raise ValueError("IDEMPOTENCY_TTL_S: must be at most RESULT_TTL_S")
+            raise ValueError("IDEMPOTENCY_TTL_S: must be at most IWL_RESULT_TTL_S")
         if self.min_workers > self.max_workers:
-            raise ValueError("MIN_WORKERS: must be at most MAX_WORKERS")
+            raise ValueError("MIN_WORKERS: must be at most IWL_MAX_WORKERS")
         if "retry_backoff_ms" in given and self.retry_backoff_ms > self.retry_backoff_max_ms:
-            raise ValueError("RETRY_BACKOFF_MS: must be at most RETRY_BACKOFF_MAX_MS")
+            raise ValueError("RETRY_BACKOFF_MS: must be at most IWL_RETRY_BACKOFF_MAX_MS")
         return self
 
     @property
@@ -143,21 +165,49 @@ class Settings(BaseSettings):
 class ClientSettings(BaseSettings):
     """What the `iwl` client commands read."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, extra="ignore", frozen=True, hide_input_in_errors=True
+    )
 
     api_url: str = "http://127.0.0.1:8080"
+    api_key: Secret | None = Field(default=None, repr=False)
 
 
 def load_settings(**overrides: Any) -> Settings:
     """Raises SettingsError with one line naming the variable. Overrides win over the environment."""
+    return _load(Settings, **overrides)
+
+
+def load_client_settings() -> ClientSettings:
+    """Raises SettingsError."""
+    return _load(ClientSettings)
+
+
+def set_by_the_user(*names: str) -> list[str]:
+    """Which of these settings the environment holds, as variables."""
+    variables = [f"{PREFIX}{name.upper()}" for name in names]
+    return [variable for variable in variables if variable in os.environ]
+
+
+def _load(kind: type[Loaded], **overrides: Any) -> Loaded:
+    known = {f"{PREFIX}{name.upper()}" for each in (Settings, ClientSettings) for name in each.model_fields}
+    ours = {name for name in os.environ if name.startswith(PREFIX) and not name.startswith(TESTS)}
+    for name in sorted(ours - known):
+        _warn_of_a_typo(name, *get_close_matches(name, sorted(known), n=1))
     try:
-        return Settings(**overrides)
+        return kind(**overrides)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = "_".join(str(part) for part in first["loc"]).upper()
         message = str(first["msg"]).removeprefix("Value error, ")
         line = f"{PREFIX}{name}: {message}" if name else f"{PREFIX}{message}"
         raise SettingsError(line) from None
+
+
+@cache
+def _warn_of_a_typo(name: str, nearest: str = "") -> None:
+    hint = f"; did you mean {nearest}?" if nearest else ""
+    print(f"There is no setting {name}{hint}", file=sys.stderr, flush=True)
 
 
 def child_environment(**overrides: str) -> dict[str, str]:

@@ -70,37 +70,49 @@ class Redriven:
 
 
 class GatewayStore(Protocol):
-    async def submit(self, submission: Submission, *, max_depth: int = 0) -> Submitted:
-        """Accept a job, durably as configured. `max_depth` 0 means no limit.
+    """`owner` None sees and may do everything. To an owner the jobs of others do not exist."""
 
-        Raises QueueFull, IdempotencyConflict, StoreFull."""
+    async def submit(self, submission: Submission, *, max_depth: int = 0, max_open: int = 0) -> Submitted:
+        """Accept a job, durably as configured. `max_depth` limits the unfinished jobs of all, `max_open`
+        those of this owner; 0 means no limit.
+
+        Raises QueueFull, OwnerFull, IdempotencyConflict, StoreFull."""
         ...
 
-    async def get(self, job_id: str) -> Job:
+    async def get(self, job_id: str, *, owner: str | None = None) -> Job:
         """Raises JobNotFound, JobExpired."""
         ...
 
-    async def wait(self, job_id: str, timeout: timedelta) -> Job:
+    async def wait(self, job_id: str, timeout: timedelta, *, owner: str | None = None) -> Job:
         """The job once it has ended, or as it stands when the time is up. Raises as `get`."""
         ...
 
-    async def cancel(self, job_id: str) -> Job:
+    async def cancel(self, job_id: str, *, owner: str | None = None) -> Job:
         """The cancelled job (also when it was cancelled before). Raises as `get`, and JobEnded."""
         ...
 
-    def events(self, job_id: str, after: str | None = None) -> AsyncGenerator[JobEvent, None]:
+    def events(
+        self, job_id: str, after: str | None = None, *, owner: str | None = None
+    ) -> AsyncGenerator[JobEvent, None]:
         """State changes and chunks, ending after the terminal state. Raises as `get`.
 
         Who leaves early closes it."""
         ...
 
     async def list_jobs(
-        self, *, status: JobStatus | None = None, limit: int = 50, before: str | None = None
+        self,
+        *,
+        status: JobStatus | None = None,
+        limit: int = 50,
+        before: str | None = None,
+        owner: str | None = None,
     ) -> list[Job]:
         """Recent jobs, newest first; `before` is a job id. Long results are left out: `get` has them."""
         ...
 
-    async def list_dead(self, *, limit: int = 50, before: str | None = None) -> list[DeadLetter]:
+    async def list_dead(
+        self, *, limit: int = 50, before: str | None = None, owner: str | None = None
+    ) -> list[DeadLetter]:
         """Dead jobs, newest first; `before` is a cursor."""
         ...
 
@@ -111,10 +123,13 @@ class GatewayStore(Protocol):
         cause: Cause | None = None,
         limit: int = 100,
         dry_run: bool = False,
+        owner: str | None = None,
+        max_open: int = 0,
     ) -> Redriven:
         """Queue dead jobs again as new jobs with a new budget, oldest first.
 
-        `ids` are job ids. Neither ids nor cause means all, up to limit. Raises StoreFull."""
+        `ids` are job ids. Neither ids nor cause means all, up to limit. What would go beyond an owner's
+        `max_open` stays where it is. Raises StoreFull, and OwnerFull when that is everything."""
         ...
 
 

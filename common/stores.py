@@ -12,7 +12,15 @@ from common.store import Store
 
 def open_store(settings: Settings) -> Store:
     """Raises SettingsError for a URL whose scheme no adapter speaks."""
-    match urlsplit(settings.redis_url).scheme:
+    try:
+        url = urlsplit(settings.redis_url)
+        _ = url.port
+    except ValueError:
+        # Its own message quotes a part, which may be one of the password.
+        raise SettingsError(
+            "IWL_REDIS_URL: not a URL; a password needs percent-encoding"
+        ) from None
+    match url.scheme:
         case "redis" | "rediss" | "unix":
             return RedisStore(settings)
         case scheme:

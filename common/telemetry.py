@@ -35,6 +35,7 @@ class Refusal(StrEnum):
     """Why the gateway did not accept a job."""
 
     FULL = "full"
+    OWNER_FULL = "owner_full"
     INVALID = "invalid"
     CONFLICT = "conflict"
     UNAVAILABLE = "unavailable"
@@ -235,14 +236,14 @@ def process_registry() -> CollectorRegistry:
     return registry
 
 
-def serve_metrics(port: int) -> CollectorRegistry:
+def serve_metrics(port: int, host: str = "0.0.0.0") -> CollectorRegistry:
     """Prometheus on its own thread, so that scrapes are answered while the event loop is busy; 0 is off.
 
     Raises SettingsError."""
     registry = process_registry()
     if port:
         try:
-            start_http_server(port, registry=registry)
+            start_http_server(port, addr=host, registry=registry)
         except OSError as error:
             raise SettingsError(f"IWL_METRICS_PORT: cannot listen on {port}: {error.strerror}") from error
     return registry

@@ -9,10 +9,13 @@ from typing import Annotated
 
 import typer
 
+from common import VERSION
 from common.errors import LabError, SettingsError, StoreRefused
-from lab import commands
+from common.settings import PREFIX
+from lab import commands, dead
 from lab.demo import demo as run_demo
 from lab.exits import EXITS, ApiUnreachable, ChildRefused, Exit
+from lab.faults.command import faults
 from lab.system import Plan
 from lab.up import up as run_up
 
@@ -25,11 +28,32 @@ app = typer.Typer(
 )
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"iwl {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def iwl(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
 @app.command(epilog=EXITS)
 def up(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the API; 0 picks a free one.")] = 8080,
+    port: Annotated[
+        int,
+        typer.Option(min=0, max=65535, envvar=f"{PREFIX}PORT", help="Of the API; 0 picks a free one."),
+    ] = 8080,
     workers: Annotated[int, typer.Option(min=1, max=64, help="How many, at most.")] = 2,
-    redis_url: Annotated[str | None, typer.Option(help="Redis 7 or newer; else an embedded server.")] = None,
+    redis_url: Annotated[
+        str | None,
+        typer.Option(envvar=f"{PREFIX}REDIS_URL", help="Redis 7 or newer; else an embedded server."),
+    ] = None,
     data: Annotated[
         Path | None, typer.Option(help="Keep data and logs here; else they go at the end.")
     ] = None,
@@ -48,7 +72,9 @@ def demo(
     raise typer.Exit(asyncio.run(run_demo(as_json=as_json)))
 
 
+app.command(epilog=EXITS)(faults)
 app.add_typer(commands.app)
+app.add_typer(dead.app, name="dlq", epilog=EXITS)
 
 
 def main() -> None:

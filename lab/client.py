@@ -22,6 +22,7 @@ from lab.records import (
     Accepted,
     DeadPage,
     EventData,
+    JobPage,
     JobRecord,
     Problem,
     RedriveReport,
@@ -58,12 +59,16 @@ class Event:
 class Api:
     """Raises ApiUnreachable and ApiRefused from every call."""
 
-    def __init__(self, url: str, *, connections: int = 100) -> None:
+    def __init__(self, url: str, key: str | None = None, *, connections: int = 100) -> None:
         self.url = url.rstrip("/")
         limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
         # No proxy from the environment: it could not reach a lab on this machine.
         self._http = httpx.AsyncClient(
-            base_url=self.url, timeout=ANSWER_WITHIN.total_seconds(), limits=limits, trust_env=False
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {key}"} if key else None,
+            timeout=ANSWER_WITHIN.total_seconds(),
+            limits=limits,
+            trust_env=False,
         )
 
     async def __aenter__(self) -> Api:
@@ -106,6 +111,11 @@ class Api:
 
     async def cancel(self, job_id: str) -> Reply[JobRecord]:
         return await self._call(JobRecord, "DELETE", f"/v1/jobs/{job_id}")
+
+    async def jobs(self, status: JobStatus | None, limit: int, before: str | None) -> Reply[JobPage]:
+        asked = {"limit": limit, "status": status, "before": before}
+        query = {name: value for name, value in asked.items() if value}
+        return await self._call(JobPage, "GET", "/v1/jobs", query=query)
 
     async def dead(self, limit: int, before: str | None) -> Reply[DeadPage]:
         query = {"limit": limit} | ({"before": before} if before else {})

@@ -12,20 +12,20 @@ import msgspec
 import typer
 from rich.console import Console
 
-from common.job import Cause
-from common.settings import ClientSettings
+from common.job import JobStatus
+from common.settings import load_client_settings
 from lab import load as loading
-from lab.client import Api, Event
+from lab.client import Api
 from lab.exits import EXITS, Exit
+from lab.follow import Screen, follow
 from lab.records import JobRecord
-from lab.show import dead_lines, failure_line, job_table, redrive_lines, scale_table, stats_table
+from lab.show import failure_line, job_lines, job_table, scale_table, stats_table
 
 Json = Annotated[bool, typer.Option("--json", help="The API's answer as JSON.")]
+Before = Annotated[str | None, typer.Option(help="`next` of the page before.")]
 JobId = Annotated[str, typer.Argument(metavar="ID", help="Job id.")]
 
 app = typer.Typer(epilog=EXITS)
-dlq = typer.Typer(no_args_is_help=True, help="Jobs that failed for good, and another try for them.")
-app.add_typer(dlq, name="dlq", epilog=EXITS)
 
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -35,7 +35,8 @@ def call(work: Callable[[Api], Awaitable[Exit]]) -> None:
     """Does `work` with the API that the environment names, and exits with its code."""
 
     async def run() -> Exit:
-        async with Api(ClientSettings().api_url) as api:
+        settings = load_client_settings()
+        async with Api(settings.api_url, settings.api_key) as api:
             return await work(api)
 
     raise typer.Exit(asyncio.run(run()))
@@ -68,7 +69,7 @@ def nested(params: list[str]) -> dict[str, object]:
     return root
 
 
-def _print_lines(lines: list[str]) -> None:
+def print_lines(lines: list[str]) -> None:
     for line in lines:
         print(line)
 
@@ -101,7 +102,7 @@ def submit(
         accepted = await api.submit(body)
         job_id = accepted.value.job_id
         if stream:
-            return await _follow(api, job_id, as_json, states=False)
+            return _ended(await follow(api, job_id, Screen(err, states=False), as_json=as_json))
         if wait:
             reply = await api.ended(job_id)
             _print_result(reply.value) if not as_json else print(reply.raw)
@@ -135,31 +136,33 @@ def get(
     call(work)
 
 
+@app.command("list", epilog=EXITS)
+def list_jobs(
+    status: Annotated[JobStatus | None, typer.Option(help="Only those in this state.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100)] = 20,
+    before: Before = None,
+    as_json: Json = False,
+) -> None:
+    """Show recent jobs, newest first."""
+
+    async def work(api: Api) -> Exit:
+        reply = await api.jobs(status, limit, before)
+        print_lines([reply.raw] if as_json else job_lines(reply.value))
+        if reply.value.next and not as_json:
+            err.print(f"more: --before {reply.value.next}", style="dim")
+        return Exit.OK
+
+    call(work)
+
+
 @app.command(epilog=EXITS)
 def watch(job_id: JobId, as_json: Json = False) -> None:
     """Follow a job to its end. Exit code 1 when it does not succeed."""
-    call(lambda api: _follow(api, job_id, as_json, states=True))
 
+    async def work(api: Api) -> Exit:
+        return _ended(await follow(api, job_id, Screen(err, states=True), as_json=as_json))
 
-async def _follow(api: Api, job_id: str, as_json: bool, *, states: bool) -> Exit:
-    column = 0
-    async for event in api.events(job_id):
-        if as_json:
-            print(_event_line(event), flush=True)
-        elif event.kind == "chunk":
-            column += len(event.data.text or "")
-            print(event.data.text, end="", flush=True)
-        elif states or (event.kind == "attempt" and event.data.attempt > 1):
-            err.print(f"{event.data.status}, attempt {event.data.attempt}", style="dim")
-    job = (await api.job(job_id)).value
-    if not as_json:
-        print() if column and job.succeeded else _print_result(job)
-    return _ended(job)
-
-
-def _event_line(event: Event) -> str:
-    line = {"id": event.id, "event": event.kind, "data": msgspec.Raw(event.raw.encode())}
-    return msgspec.json.encode(line).decode()
+    call(work)
 
 
 @app.command(epilog=EXITS)
@@ -194,42 +197,6 @@ def stats(as_json: Json = False) -> None:
         reply = await api.stats()
         print(reply.raw) if as_json else out.print(stats_table(reply.value))
         return Exit.FAILED if reply.value.unaccounted else Exit.OK
-
-    call(work)
-
-
-@dlq.command("list", epilog=EXITS)
-def list_dead(
-    limit: Annotated[int, typer.Option(min=1, max=100)] = 50,
-    before: Annotated[str | None, typer.Option(help="`next` of the page before.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Show dead jobs, newest first."""
-
-    async def work(api: Api) -> Exit:
-        reply = await api.dead(limit, before)
-        _print_lines([reply.raw] if as_json else dead_lines(reply.value))
-        if reply.value.next and not as_json:
-            err.print(f"more: --before {reply.value.next}", style="dim")
-        return Exit.OK
-
-    call(work)
-
-
-@dlq.command(epilog=EXITS)
-def redrive(
-    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Dead jobs.")] = None,
-    cause: Annotated[Cause | None, typer.Option(help="All that died of this.")] = None,
-    limit: Annotated[int, typer.Option(min=1)] = 100,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be queued.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Queue dead jobs again as new jobs. Neither ids nor cause means all, up to the limit."""
-
-    async def work(api: Api) -> Exit:
-        reply = await api.redrive(ids=ids or [], cause=cause, limit=limit, dry_run=dry_run)
-        _print_lines([reply.raw] if as_json else redrive_lines(reply.value))
-        return Exit.FAILED if reply.value.unusable else Exit.OK
 
     call(work)
 

@@ -7,7 +7,6 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 
 import msgspec
@@ -17,10 +16,12 @@ from rich.table import Table
 
 from common.errors import LabError
 from lab.client import Api
+from lab.conservation import Conservation
 from lab.exits import ApiRefused, Exit
 from lab.figures import ms, percentile, queue_to_done_ms
 from lab.records import JobRecord, Stats
 from lab.run import run_lab
+from lab.show import ledger_line
 from lab.system import Plan, Ready, System
 
 JOBS = 80
@@ -36,6 +37,7 @@ GIVE_UP = timedelta(seconds=60)
 
 #: All that the run depends on, so that nobody's environment changes what it shows. Four slots in all.
 SETTINGS = {
+    "api_keys_file": "",
     "backend": "mock",
     "mock_faults": "1",
     "mock_latency_ms": str(MODEL_MS),
@@ -80,12 +82,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Kill:
-    worker: str
-    pid: int
-
-
 async def demo(*, as_json: bool) -> Exit:
     """Prints a story, or with `as_json` one object. FAILED when a job was lost or failed."""
     console = Console(quiet=as_json, highlight=False)
@@ -113,17 +109,16 @@ async def _run(console: Console, system: System, api: Api) -> Report:
         done = progress.add_task("jobs done", total=JOBS)
         console.print(f"{JOBS} jobs of {MODEL_MS} ms, one of them of {SLOW_MS} ms, four at a time.")
         slow = asyncio.get_running_loop().create_future()
-        kill = asyncio.create_task(_kill_mid_run(system, api, slow))
+        kill = asyncio.create_task(_kill_mid_run(console, system, api, slow))
         try:
             ids = await _submit_all(api, slow)
-            killed = await kill
+            await kill
         finally:
             kill.cancel()
-        console.print(f"[red]kill -9 {killed.pid}[/]: {killed.worker}, in the middle of a job.")
         jobs = await _wait_all(api, ids, lambda: progress.advance(done))
     for job in jobs:
         if job.reclaimed:
-            console.print(f"  {_story(job)}", style="dim")
+            console.print(f"  job {job.job_id}  {ledger_line(job)}", style="dim")
     return Report.of(len(ids), jobs)
 
 
@@ -144,14 +139,15 @@ async def _submit_all(api: Api, slow: asyncio.Future[str]) -> list[str]:
     return ids
 
 
-async def _kill_mid_run(system: System, api: Api, slow: asyncio.Future[str]) -> Kill:
+async def _kill_mid_run(console: Console, system: System, api: Api, slow: asyncio.Future[str]) -> None:
     """SIGKILL to the worker that is seen running the slow job."""
     job_id = await slow
     while not (job := (await api.job(job_id)).value).ended:
         pid = (await system.pids()).get(job.worker) if job.worker else None
         if job.worker and pid:
+            console.print(f"[red]kill -9 {pid}[/]: {job.worker}, in the middle of a job.")
             os.kill(pid, signal.SIGKILL)
-            return Kill(job.worker, pid)
+            return
         await asyncio.sleep(LOOK_EVERY_S)
     raise LabError(
         "The machine is too slow for the demo: the job in which to kill a worker was over too soon."
@@ -172,12 +168,6 @@ async def _wait_all(api: Api, ids: list[str], advance: Callable[[], None]) -> li
     return jobs
 
 
-def _story(job: JobRecord) -> str:
-    """One line about a job that a worker was lost with."""
-    attempts = ", then ".join(f"{attempt.worker}: {attempt.outcome or 'running'}" for attempt in job.attempts)
-    return f"job {job.job_id}  {attempts}"
-
-
 def _print_report(console: Console, report: Report, stats: Stats) -> None:
     table = Table(show_header=False, box=None, padding=(0, 2))
     for name, value, meaning in (
@@ -192,11 +182,4 @@ def _print_report(console: Console, report: Report, stats: Stats) -> None:
     ):
         table.add_row(name, f"[bold]{value}[/]", f"[dim]{meaning}[/]")
     console.print(table)
-    console.print(_conservation(stats))
-
-
-def _conservation(stats: Stats) -> str:
-    living = stats.awaiting_upload + stats.queued + stats.running + stats.retrying
-    terms = f"{stats.succeeded} succeeded + {stats.failed} failed + {stats.cancelled} cancelled"
-    equation = f"{stats.submitted} submitted = {terms} + {stats.expired} expired + {living} alive"
-    return f"{equation}; [bold]unaccounted {stats.unaccounted}[/]"
+    console.print(Conservation.of(stats).line)

@@ -26,6 +26,8 @@ class Accepted:
 class AttemptRecord:
     n: int
     worker: str
+    started_at: datetime
+    ended_at: datetime | None = None
     outcome: Outcome | None = None
     error: str | None = None
 
@@ -62,6 +64,12 @@ class JobRecord:
         if self.finished_at is None:
             return None
         return (self.finished_at - self.created_at).total_seconds() * 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPage:
+    jobs: tuple[JobRecord, ...]
+    next: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from lab.exits import NotStarted
+from lab.resp import ServerSaidNo, command
 
 HOST = "127.0.0.1"
-ANSWER_WITHIN_S = 1.0
 
 
 def server_binary() -> Path:
@@ -46,14 +46,15 @@ def server_url(port: int) -> str:
     return f"redis://{HOST}:{port}/0"
 
 
+def without_password(url: str) -> str:
+    """For people and logs."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
+
+
 async def server_answers(port: int) -> bool:
     """Whether it is up and has its data loaded."""
-    with suppress(OSError, TimeoutError):
-        async with asyncio.timeout(ANSWER_WITHIN_S):
-            reader, writer = await asyncio.open_connection(HOST, port)
-            try:
-                writer.write(b"PING\r\n")
-                return await reader.readline() == b"+PONG\r\n"
-            finally:
-                writer.close()
+    # Loading, it refuses.
+    with suppress(OSError, TimeoutError, ServerSaidNo):
+        return await command(HOST, port, "PING") == "PONG"
     return False

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from lab.figures import ms
-from lab.records import DeadPage, JobRecord, RedriveReport, Scale, Stats
+from lab.records import DeadPage, JobPage, JobRecord, RedriveReport, Scale, Stats
 
 
 def _pairs(rows: Iterable[tuple[str, object]]) -> Table:
@@ -37,6 +37,24 @@ def job_table(job: JobRecord) -> Table:
     if job.result:
         rows.append(("result", job.result.text))
     return _pairs(rows)
+
+
+def job_lines(page: JobPage) -> list[str]:
+    """One job a line, its id first."""
+    return [_job_line(job) for job in page.jobs]
+
+
+def _job_line(job: JobRecord) -> str:
+    words = [job.job_id, f"{job.created_at:%Y-%m-%d %H:%M:%S}", f"{job.status:<9}"]
+    if job.queue_to_done_ms is not None:
+        words.append(ms(job.queue_to_done_ms))
+    words += [job.worker] if job.worker else []
+    return "  ".join(words).rstrip() + (f"  {job.error.cause}: {job.error.message}" if job.error else "")
+
+
+def ledger_line(job: JobRecord) -> str:
+    """Who ran it, and how that ended."""
+    return ", then ".join(f"{attempt.worker}: {attempt.outcome or 'running'}" for attempt in job.attempts)
 
 
 def failure_line(job: JobRecord) -> str:

@@ -8,10 +8,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from lab.exits import ChildRefused, Exit
@@ -49,7 +49,12 @@ class Child:
         self.program = program
         self._tell = tell
         self._stop = asyncio.Event()
+        #: Cleared while a death is to stay one.
+        self._may_live = asyncio.Event()
+        self._may_live.set()
         self._process: asyncio.subprocess.Process | None = None
+        #: When this life of it began.
+        self.born_at = datetime.now(UTC)
         #: Ends when the child was stopped; raises ChildRefused when it exits with 2.
         self.kept = asyncio.create_task(self._keep(), name=program.name)
 
@@ -62,6 +67,7 @@ class Child:
     async def stop(self, grace: timedelta) -> None:
         """SIGTERM, and SIGKILL for a child that is still there after `grace`."""
         self._stop.set()
+        self._may_live.set()
         self.signal(signal.SIGTERM)
         done, _ = await asyncio.wait({self.kept}, timeout=grace.total_seconds())
         if not done:
@@ -69,16 +75,32 @@ class Child:
             self.signal(signal.SIGKILL)
             await asyncio.wait({self.kept})
 
+    def kill(self) -> None:
+        """SIGKILL, for good."""
+        self._stop.set()
+        self._may_live.set()
+        self.signal(signal.SIGKILL)
+
+    @contextmanager
+    def not_restarted(self) -> Generator[None]:
+        """If it dies meanwhile, it stays dead until the end of the block."""
+        self._may_live.clear()
+        try:
+            yield
+        finally:
+            self._may_live.set()
+
     def signal(self, signum: signal.Signals) -> None:
         if self.pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signum)
 
     async def _keep(self) -> None:
-        quick_deaths = 0
+        lives = quick_deaths = 0
         while not self._stop.is_set():
             born = time.monotonic()
-            code = await self._live()
+            code = await self._live(again=lives > 0)
+            lives += 1
             if self._stop.is_set():
                 return
             if code == Exit.USAGE:
@@ -86,13 +108,18 @@ class Child:
             settled = time.monotonic() - born > SETTLED.total_seconds()
             quick_deaths = 1 if settled else quick_deaths + 1
             delay = restart_delay(quick_deaths)
+            if not self._may_live.is_set():
+                self._tell(f"{self.program.name} {_death(code)}; not restarting it")
+                await self._may_live.wait()
+                continue
             self._tell(f"{self.program.name} {_death(code)}; restarting it")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), delay.total_seconds())
 
-    async def _live(self) -> int:
+    async def _live(self, *, again: bool) -> int:
         """One life of the child, from start to exit code."""
         tether = (sys.executable, "-I", "-S", str(TETHER), str(os.getpid()))
+        self.born_at = datetime.now(UTC)
         with self.program.log.open("ab") as output:
             self._process = await asyncio.create_subprocess_exec(
                 *tether,
@@ -107,6 +134,8 @@ class Child:
         # Told to stop while the process was being made, when there was nobody to signal yet.
         if self._stop.is_set():
             self.signal(signal.SIGTERM)
+        elif again:
+            self._tell(f"{self.program.name} runs again, pid {self._process.pid}")
         return await self._process.wait()
 
 
@@ -138,7 +167,7 @@ class Supervisor:
 
     def kill(self) -> None:
         for child in self.children.values():
-            child.signal(signal.SIGKILL)
+            child.kill()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()

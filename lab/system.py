@@ -21,8 +21,8 @@ from lab.client import Api
 from lab.exits import ChildRefused, NotStarted
 from lab.folder import Folder
 from lab.ports import free_port, is_free
-from lab.server import server_answers, server_binary, server_command, server_url
-from lab.supervisor import Program, Supervisor
+from lab.server import server_answers, server_binary, server_command, server_url, without_password
+from lab.supervisor import Child, Program, Supervisor
 
 START_WITHIN = timedelta(seconds=30)
 POLL_S = 0.02
@@ -62,8 +62,9 @@ class System:
 
     def __init__(self, plan: Plan, tell: Callable[[str], None]) -> None:
         self._plan = plan
-        self._server_port = None if plan.redis_url else free_port()
-        redis_url = plan.redis_url or server_url(self._server_port or 0)
+        #: Of the embedded server.
+        self.server_port = None if plan.redis_url else free_port()
+        redis_url = plan.redis_url or server_url(self.server_port or 0)
         host = load_settings(max_workers=plan.workers).host
         port = plan.port or free_port(host)
         if not is_free(port, host):
@@ -79,6 +80,7 @@ class System:
         self.api = f"http://{_reachable(host)}:{port}"
         self._store: Store = open_store(self.settings)
         self.folder = Folder(plan.data)
+        self._tell = tell
         self._supervisor = Supervisor(tell)
 
     @property
@@ -87,8 +89,8 @@ class System:
         return self._supervisor.refused
 
     async def start(self) -> Ready:
-        if self._server_port is not None:
-            await self._start_server(self._server_port)
+        if self.server_port is not None:
+            await self._start_server(self.server_port)
         await self._check_server()
         self._add("api")
         self._add("scaler")
@@ -99,29 +101,52 @@ class System:
         await self._until("scaler", self._decided)
         async with Api(self.api) as api:
             await self._until("api", api.ready)
-        return Ready(api=self.api, redis=self.settings.redis_url, pids=await self.pids())
+        return Ready(api=self.api, redis=without_password(self.settings.redis_url), pids=await self.pids())
 
     async def stop(self) -> None:
         """Gateway, workers, scaler, server: nothing is accepted that nobody would run."""
+        await asyncio.gather(self._supervisor.stop(["api"], API_GRACE), self._say_what_is_waited_for())
         with suppress(LabError, TimeoutError):
             await asyncio.wait_for(self._store.aclose(), STORE_GRACE.total_seconds())
         workers = [name for name in self._supervisor.children if name.startswith("worker-")]
-        await self._supervisor.stop(["api"], API_GRACE)
         await self._supervisor.stop(workers, self.settings.drain + DRAIN_MARGIN)
         await self._supervisor.stop(["scaler"], SCALER_GRACE)
         await self._supervisor.stop(["redis"], SERVER_GRACE)
         self.folder.close()
 
+    async def _say_what_is_waited_for(self) -> None:
+        with suppress(LabError, TimeoutError):
+            async with asyncio.timeout(API_GRACE.total_seconds()):
+                running = (await self.backlog()).running
+            if running:
+                jobs = "1 job" if running == 1 else f"{running} jobs"
+                self._tell(f"draining {jobs}, up to {self.settings.drain.total_seconds():g} s")
+
     def kill(self) -> None:
         """For somebody who does not want to wait for `stop`."""
         self._supervisor.kill()
 
-    async def pids(self) -> dict[str, int]:
-        """Process ids, of workers by the slot that they hold at this moment."""
+    async def children(self) -> dict[str, Child]:
+        """All of them, workers by the slot that they hold at this moment."""
         slots = {worker.instance: worker.worker for worker in (await self.fleet()).workers}
         children = self._supervisor.children.items()
-        named = {slots.get(self._instance(name), name): child.pid for name, child in children}
+        return {slots.get(self._instance(name), name): child for name, child in children}
+
+    async def pids(self) -> dict[str, int]:
+        """Process ids, by the names of `children`."""
+        named = {name: child.pid for name, child in (await self.children()).items()}
         return {name: pid for name, pid in named.items() if pid is not None}
+
+    async def whole(self) -> None:
+        """Returns once every part runs again after some died. For the embedded server: it has our clock.
+
+        Raises NotStarted."""
+        for name, child in self._supervisor.children.items():
+            await self._until(name, lambda child=child: _alive(child))
+        async with Api(self.api) as api:
+            await self._until("api", api.ready)
+        for number in range(1, self._plan.workers + 1):
+            await self._until(f"worker-{number}", lambda name=f"worker-{number}": self._seated_again(name))
 
     async def fleet(self) -> ScaleView:
         return await self._store.scale()
@@ -152,11 +177,17 @@ class System:
         try:
             await self._store.start()
         except StoreUnavailable as error:
-            raise NotStarted(f"The server at {self.settings.redis_url}: {error}") from error
+            raise NotStarted(f"The server at {without_password(self.settings.redis_url)}: {error}") from error
 
     async def _seated(self, count: int) -> bool:
         seated = {worker.instance for worker in (await self.fleet()).workers}
         return all(self._instance(f"worker-{number}") in seated for number in range(1, count + 1))
+
+    async def _seated_again(self, name: str) -> bool:
+        """A dead worker's seat outlives it by a few heartbeats."""
+        born = self._supervisor.children[name].born_at
+        workers = (await self.fleet()).workers
+        return any(each.instance == self._instance(name) and each.seen_at > born for each in workers)
 
     async def _decided(self) -> bool:
         return (await self.fleet()).decision is not None
@@ -173,6 +204,10 @@ class System:
             await asyncio.sleep(POLL_S)
         seconds = START_WITHIN.total_seconds()
         raise NotStarted(f"{child} is not ready after {seconds:g} s. It said:\n{self.folder.tail(child)}")
+
+
+async def _alive(child: Child) -> bool:
+    return child.pid is not None
 
 
 def _reachable(host: str) -> str:

@@ -11,7 +11,7 @@ from common.redis_store.store import RedisStore
 from common.redis_store.wire import Client, Wire, dial
 from common.settings import Settings
 from common.store import Presence, Store
-from tests.keyspace import leaks
+from tests.keyspace import leaks, miscounted_owners
 from tests.servers import Server
 from tests.twice import TwiceWire
 from tests.workers import Worker
@@ -63,9 +63,11 @@ class Processes:
         raw = self._server.connect(decode_responses=True)
         try:
             leaked = await leaks(raw, self.namespace, Keys(self.namespace).permanent)
+            miscounted = await miscounted_owners(raw, Keys(self.namespace))
         finally:
             await raw.aclose()
         assert not leaked, f"promise P7 is broken: {leaked}"
+        assert not miscounted, f"unfinished jobs, counted and found: {miscounted}"
 
     async def close(self) -> None:
         for store in self._stores:

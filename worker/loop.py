@@ -15,9 +15,10 @@ from contextlib import suppress
 from datetime import timedelta
 
 from common.errors import LabError, SeatLost, SlotTaken, StoreError, StoreUnavailable
+from common.job import Cause
 from common.patience import Bell, Patience
 from common.settings import Settings
-from common.store import Claimed, Released, Store
+from common.store import Claimed, Failed, Released, Settlement, Store
 from common.telemetry import WorkerMetrics
 from common.timekeeper import TimeKeeper
 from worker.admission import Admission
@@ -35,6 +36,9 @@ log = logging.getLogger(__name__)
 #: How long one claim may wait: what a change that could not interrupt it costs at most.
 CLAIM_WAIT = timedelta(seconds=1)
 INTERRUPT_EVERY_S = 0.05
+
+#: Failures that may be the backend's; the others are the request's.
+DOUBTFUL = frozenset({Cause.ERROR, Cause.TIMEOUT})
 
 #: Steps of leaving that need the store, which may be away. With the drain time they stay well below the ten
 #: seconds that a supervisor grants on top of it.
@@ -154,11 +158,17 @@ class Worker:
             if settlement is None:
                 self._holdings.drop(hold)
                 continue
-            if isinstance(settlement, Released) and hold.stop is None:
-                self._readiness.lost()
-            else:
-                self._readiness.answered()
+            self._learn(hold, settlement)
             self._flusher.hand_over(hold, settlement)
+
+    def _learn(self, hold: Hold, settlement: Settlement) -> None:
+        """What an attempt says about the backend."""
+        if isinstance(settlement, Released) and hold.stop is None:
+            self._readiness.lost()
+            return
+        self._readiness.answered()
+        if isinstance(settlement, Failed) and settlement.error.cause in DOUBTFUL:
+            self._readiness.doubt()
 
     # ------------------------------------------------------------ beside it
 

@@ -25,6 +25,7 @@ class Readiness:
         self._told: bool | None = None
         self._pause_s = PROBE_PERIOD_S
         self._not_before = 0.0
+        self._doubted = False
 
     def lost(self) -> None:
         """A call found nobody there. An engine that answers its probe and refuses its work would use up the
@@ -38,13 +39,22 @@ class Readiness:
         """A call got through to the model."""
         self._pause_s = PROBE_PERIOD_S
 
+    def doubt(self) -> None:
+        """An attempt failed, perhaps because the engine dies or hangs. It is asked before anything more is
+        read: within the second until the next probe, every retry would meet the same end."""
+        self._doubted = True
+        self._admission.ready = False
+        self.bell.ring()
+
     async def keep(self) -> None:
-        ready = await self._probe()
         while True:
-            self._say(ready and time.monotonic() >= self._not_before)
+            self._doubted = False
+            ready = await self._probe()
+            # A probe that set out before the doubt proves nothing.
+            if not self._doubted:
+                self._say(ready and time.monotonic() >= self._not_before)
             if not await self.bell.rest(PROBE_PERIOD_S):
                 return
-            ready = await self._probe()
 
     async def _probe(self) -> bool:
         try:

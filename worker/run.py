@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from contextlib import aclosing
 
+from common.errors import LabError
 from common.settings import Settings
 from common.store import Finished, Lease, Released, Settlement, WorkerStore
 from worker.backends.base import Backend, BrokenStream, Completion
@@ -13,6 +15,8 @@ from worker.hold import GONE, Hold, Stop, Stopped
 from worker.output import ChunkLog, Output
 from worker.retry import Backoff, LeaseStale, settle_error
 from worker.tally import Tally
+
+log = logging.getLogger(__name__)
 
 
 class Attempts:
@@ -41,6 +45,10 @@ class Attempts:
         except Stopped as stopped:
             outcome = self._stopped(hold, stopped.why)
         except Exception as error:
+            if not isinstance(error, LabError | TimeoutError):
+                # Somebody's own backend: where in it, only the traceback says.
+                about = {"job_id": hold.lease.job_id, "attempt": hold.lease.attempt}
+                log.error("the backend raised", extra=about, exc_info=error)
             outcome = settle_error(hold.lease, error, self._backoff)
         await output.written()
         hold.ended = time.monotonic()

@@ -14,7 +14,7 @@ from typing import cast
 
 from redis import exceptions
 
-from common.errors import StoreError, StoreUnavailable
+from common.errors import NotDurable, StoreError, StoreUnavailable
 from common.redis_store import loader
 from common.redis_store.translate import group_is_missing, script_is_missing, translate
 from common.redis_store.wire import Argument, Command, Reply, Wire
@@ -147,7 +147,7 @@ class Calls:
         wanted = [int(n) for n in barrier[1 : 1 + len(got)]]
         if all(have >= want for have, want in zip(got, wanted, strict=True)):
             return replies
-        return [StoreUnavailable("The store could not make the job durable in time.")] * len(replies)
+        return [NotDurable()] * len(replies)
 
     async def _create_group(self) -> None:
         log.warning("consumer group is missing, creating it", extra={"namespace": self._namespace})

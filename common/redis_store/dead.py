@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from common.errors import OwnerFull
 from common.job import Cause, JobRequest, new_job_id
 from common.redis_store import records
 from common.redis_store.calls import Calls
@@ -27,10 +28,18 @@ class DeadLetterPart:
     #: On its own connection when a redrive has to wait for the disk or a replica.
     _durable: Scripts
 
-    async def list_dead(self, *, limit: int = 50, before: str | None = None) -> list[DeadLetter]:
+    async def list_dead(
+        self, *, limit: int = 50, before: str | None = None, owner: str | None = None
+    ) -> list[DeadLetter]:
+        found: list[DeadLetter] = []
         top = f"({before}" if before else "+"
-        reply = await self._calls.start("XREVRANGE", self._keys.dlq, top, "-", "COUNT", limit)
-        return list(_dead_letters(reply))
+        while True:
+            count = limit if owner is None else PAGE
+            reply = await self._calls.start("XREVRANGE", self._keys.dlq, top, "-", "COUNT", count)
+            found += [letter for letter in _dead_letters(reply) if owner in (None, letter.owner)]
+            if owner is None or len(found) >= limit or len(reply) < count:
+                return found[:limit]
+            top = f"({reply[-1][0].decode()}"
 
     async def redrive(
         self,
@@ -39,6 +48,8 @@ class DeadLetterPart:
         cause: Cause | None = None,
         limit: int = 100,
         dry_run: bool = False,
+        owner: str | None = None,
+        max_open: int = 0,
     ) -> Redriven:
         wanted = None if ids is None else frozenset(ids)
         chosen: list[DeadLetter] = []
@@ -48,21 +59,31 @@ class DeadLetterPart:
                 break
             if (wanted is not None and letter.job_id not in wanted) or cause not in (None, letter.cause):
                 continue
+            if owner not in (None, letter.owner):
+                continue
             if letter.request is None:
                 unusable.append(letter.job_id)
             else:
                 chosen.append(letter)
-        pairs = [(letter.job_id, "") for letter in chosen] if dry_run else await self._revive(chosen)
+        if dry_run:
+            pairs = [(letter.job_id, "") for letter in chosen]
+        else:
+            pairs = await self._revive(chosen, max_open)
         return Redriven(jobs=tuple(pairs), unusable=tuple(unusable))
 
-    async def _revive(self, letters: Sequence[DeadLetter]) -> list[tuple[str, str]]:
+    async def _revive(self, letters: Sequence[DeadLetter], max_open: int) -> list[tuple[str, str]]:
+        """Raises OwnerFull when there is no room for any."""
         new = [new_job_id() for _ in letters]
         items = [
             (letter.cursor, job_id, records.milliseconds(request.expires_in_s), request.stream)
             for letter, job_id in zip(letters, new, strict=True)
             if (request := letter.request)
         ]
-        words = await self._durable.redrive(recent_max=self._settings.recent_max, letters=items)
+        words = await self._durable.redrive(
+            recent_max=self._settings.recent_max, max_open=max_open, letters=items
+        )
+        if "owner_full" in words and "queued" not in words:
+            raise OwnerFull(max_open, max_open)
         revived = zip(letters, new, words, strict=True)
         return [(letter.job_id, job_id) for letter, job_id, word in revived if word == "queued"]
 

@@ -17,6 +17,7 @@ from common.errors import (
     JobEnded,
     JobExpired,
     JobNotFound,
+    OwnerFull,
     QueueFull,
     StoreCorrupt,
 )
@@ -49,8 +50,8 @@ class GatewayPart(DeadLetterPart):
     _durable: Scripts
     _waiters: Waiters
 
-    async def submit(self, submission: Submission, *, max_depth: int = 0) -> Submitted:
-        word, values = await self._submit(submission, max_depth)
+    async def submit(self, submission: Submission, *, max_depth: int = 0, max_open: int = 0) -> Submitted:
+        word, values = await self._submit(submission, max_depth, max_open)
         match word:
             case "accepted":
                 created, position = int(values[0]), int(values[1])
@@ -58,13 +59,19 @@ class GatewayPart(DeadLetterPart):
             case "replayed":
                 job = (await self._read([cast(bytes, values[0]).decode()]))[0]
                 # Its result ran out just now, and with it the key: the next try is the first.
-                return Submitted(job=job, replayed=True) if job else await self.submit(submission)
+                if job is None:
+                    return await self.submit(submission, max_depth=max_depth, max_open=max_open)
+                return Submitted(job=job, replayed=True)
             case "conflict":
                 raise IdempotencyConflict
+            case "owner_full":
+                raise OwnerFull(int(values[0]), max_open)
             case _:
                 raise QueueFull(int(values[0]), max_depth)
 
-    async def _submit(self, submission: Submission, max_depth: int) -> tuple[str, list[bytes | int]]:
+    async def _submit(
+        self, submission: Submission, max_depth: int, max_open: int
+    ) -> tuple[str, list[bytes | int]]:
         request, key = submission.request, submission.idempotency_key
         body, shown = records.encode_request(request)
         return await self._durable.submit(
@@ -79,16 +86,17 @@ class GatewayPart(DeadLetterPart):
             stream=request.stream,
             recent_max=self._settings.recent_max,
             max_depth=max_depth,
+            max_open=max_open if submission.owner else 0,
         )
 
-    async def get(self, job_id: str) -> Job:
+    async def get(self, job_id: str, *, owner: str | None = None) -> Job:
         job = (await self._read([job_id]))[0]
-        if job is None:
+        if job is None or owner not in (None, job.owner):
             raise self._missing(job_id)
         return job
 
-    async def wait(self, job_id: str, timeout: timedelta) -> Job:
-        job = await self.get(job_id)
+    async def wait(self, job_id: str, timeout: timedelta, *, owner: str | None = None) -> Job:
+        job = await self.get(job_id, owner=owner)
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout.total_seconds()
         if job.status.terminal or timeout <= timedelta(0):
@@ -99,7 +107,10 @@ class GatewayPart(DeadLetterPart):
                 if job.status.terminal or not await changed(max(0.0, until - loop.time())):
                     return job
 
-    async def cancel(self, job_id: str) -> Job:
+    async def cancel(self, job_id: str, *, owner: str | None = None) -> Job:
+        if owner is not None:
+            # An owner never changes: what holds now holds when the script runs.
+            await self.get(job_id, owner=owner)
         answer = await self._scripts.cancel(job_id=job_id)
         match answer:
             case ["cancelled"]:
@@ -109,31 +120,45 @@ class GatewayPart(DeadLetterPart):
             case _:
                 raise self._missing(job_id)
 
-    async def events(self, job_id: str, after: str | None = None) -> Events:
+    async def events(self, job_id: str, after: str | None = None, *, owner: str | None = None) -> Events:
         async with self._waiters.watch(job_id) as changed:
-            job = await self.get(job_id)
+            job = await self.get(job_id, owner=owner)
             stream = self._logged_events if await self._has_log(job_id) else self._plain_events
             async for event in stream(job, after, changed):
                 yield event
 
     async def list_jobs(
-        self, *, status: JobStatus | None = None, limit: int = 50, before: str | None = None
+        self,
+        *,
+        status: JobStatus | None = None,
+        limit: int = 50,
+        before: str | None = None,
+        owner: str | None = None,
     ) -> list[Job]:
-        rank = 0
-        if before is not None:
-            found = await self._calls.start("ZREVRANK", self._keys.recent, before)
-            if found is None:
-                return []
-            rank = cast(int, found) + 1
+        rank = 0 if before is None else await self._rank_after(before, owner)
+        if rank is None:
+            return []
         jobs: list[Job] = []
         while len(jobs) < limit:
             page = await self._calls.start("ZREVRANGE", self._keys.recent, rank, rank + LIST_PAGE - 1)
             ids = [raw.decode(errors="replace") for raw in cast(list[bytes], page)]
-            jobs += [job for job in await self._read_whole(ids) if status is None or status is job.status]
+            jobs += [
+                job
+                for job in await self._read_whole(ids)
+                if status in (None, job.status) and owner in (None, job.owner)
+            ]
             if len(ids) < LIST_PAGE:
                 break
             rank += LIST_PAGE
         return jobs[:limit]
+
+    async def _rank_after(self, job_id: str, owner: str | None) -> int | None:
+        """Where a list goes on; None after a job that is not there, or not this owner's."""
+        rank = await self._calls.start("ZREVRANK", self._keys.recent, job_id)
+        if owner is not None:
+            job = (await self._read([job_id]))[0]
+            rank = rank if job and job.owner == owner else None
+        return None if rank is None else cast(int, rank) + 1
 
     async def _read(self, job_ids: Sequence[str]) -> list[Job | None]:
         if not job_ids:

@@ -22,6 +22,11 @@ class Keys:
         return f"{self.namespace}:dlq"
 
     @property
+    def owners(self) -> str:
+        """Hash: unfinished jobs of each owner, by the owner as JSON."""
+        return f"{self.namespace}:owners"
+
+    @property
     def recent(self) -> str:
         """Sorted set, capped: job ids by time of acceptance."""
         return f"{self.namespace}:recent"
@@ -45,7 +50,10 @@ class Keys:
     @property
     def permanent(self) -> frozenset[str]:
         """Keys that live as long as the namespace. All others have a TTL or belong to a live job (P7)."""
-        names = ("jobs", "dlq", "recent", "retries", "deadlines", "counts", "scale", "scale:log", "workers")
+        names = (
+            *("jobs", "dlq", "recent", "retries", "deadlines", "counts", "owners"),
+            *("scale", "scale:log", "workers"),
+        )
         return frozenset(f"{self.namespace}:{name}" for name in names)
 
     def of_live_job(self, job_id: str, idempotency: str | None) -> frozenset[str]:

@@ -68,12 +68,14 @@ class Scripts:
         stream: bool,
         recent_max: int,
         max_depth: int,
+        max_open: int,
     ) -> tuple[str, list[bytes | int]]:
-        """The answer word and its values: accepted created position | replayed id | conflict | full depth."""
+        """The answer word and its values: accepted created position | replayed id | conflict | full depth |
+        owner_full open."""
         optional = "" if expires_in is None else expires_in
         reply = await self._calls.run(
             "submit", job_id, request, shown, owner, idem, fingerprint, optional, "1" if stream else "",
-            recent_max, max_depth,
+            recent_max, max_depth, max_open,
         )  # fmt: skip
         word, *values = cast(list[Any], reply)
         return word.decode(), values
@@ -94,14 +96,14 @@ class Scripts:
         return _words(await self._calls.run("cancel", *self._keep.head, job_id))
 
     async def redrive(
-        self, *, recent_max: int, letters: Sequence[tuple[str, str, int | None, bool]]
+        self, *, recent_max: int, max_open: int, letters: Sequence[tuple[str, str, int | None, bool]]
     ) -> list[str]:
         """`letters`: dead letter id, new job id, expires_in, stream."""
         items = [
             (letter, new, "" if ms is None else ms, "1" if stream else "")
             for letter, new, ms, stream in letters
         ]
-        return await self._variadic("redrive", (recent_max,), items, _word, "gone")
+        return await self._variadic("redrive", (recent_max, max_open), items, _word, "gone")
 
     # ---- worker
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.drain import WINDOW, DrainRate
+from api.drain import WINDOW, DrainRate, rough
 from common.store import Backlog
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -85,6 +85,11 @@ def test_the_last_in_line_waits_for_all_before_it() -> None:
 def test_retry_after_is_the_time_the_excess_takes() -> None:
     rate = rate_of(backlog(0, ended=0), backlog(1, ended=2))
     assert [rate.retry_after_s(excess) for excess in (1, 2, 21, 10_000)] == [1, 1, 11, 300]
+
+
+@pytest.mark.parametrize(("value", "shown"), [(12.3456, 12.3), (0.000123456, 0.000123), (98765.4, 98800)])
+def test_an_estimate_has_three_digits(value: float, shown: float) -> None:
+    assert rough(value) == shown
 
 
 @given(st.lists(st.tuples(st.floats(-5, 90), st.integers(0, 10**9), st.integers(0, 10)), max_size=30))

@@ -20,7 +20,9 @@ from api.server import MAX_HEAD_BYTES
 from common.redis_store.store import RedisStore
 from common.settings import Settings, child_environment
 from common.store import Presence
+from lab.ports import free_port
 from tests.api.conftest import Serve
+from tests.api.keyring import as_caller, line, write_keys
 from tests.api.problem import problem
 from tests.api.test_events import events
 from tests.servers import ServerProcess
@@ -69,6 +71,94 @@ def test_a_store_that_would_lose_jobs_is_refused(start_server: Callable[..., Ser
     assert ended.returncode == 2
     assert "noeviction" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("keys", [None, '{"name": "ann", "sha256": "a-key-by-mistake"}'])
+def test_a_keys_file_that_cannot_be_used_is_one_line_and_exit_status_2(
+    tmp_path: Path, keys: str | None
+) -> None:
+    path = tmp_path / "keys.jsonl"
+    if keys is not None:
+        path.write_text(keys)
+    ended = run_to_its_end(api_keys_file=str(path))
+    assert ended.returncode == 2
+    [line] = ended.stderr.splitlines()
+    assert "IWL_API_KEYS_FILE: " in line
+    assert keys is None or "line 1: sha256: " in line
+    assert "mistake" not in line
+
+
+@pytest.mark.parametrize(
+    ("host", "keys", "warnings"),
+    [("127.0.0.1", False, 0), ("localhost", False, 0), ("0.0.0.0", False, 1), ("0.0.0.0", True, 0)],
+)
+def test_a_door_open_to_the_network_is_told_once(
+    serve: Serve, private_server: ServerProcess, tmp_path: Path, host: str, keys: bool, warnings: int
+) -> None:
+    path = write_keys(tmp_path / "keys.jsonl", line("ann"))
+    settings = {"api_keys_file": str(path), "metrics_port": "0"} if keys else {}
+    gateway = serve(redis_url=private_server.url, host=host, **settings)
+    told = [each for each in map(json.loads, gateway.log) if each["level"] == "WARNING"]
+    assert len(told) == warnings
+    assert all("IWL_API_KEYS_FILE" in each["message"] for each in told)
+
+
+def test_with_keys_metrics_have_a_port_of_their_own(
+    serve: Serve, private_server: ServerProcess, tmp_path: Path
+) -> None:
+    path, port = write_keys(tmp_path / "keys.jsonl", line("ann")), free_port()
+    gateway = serve(redis_url=private_server.url, api_keys_file=str(path), metrics_port=str(port))
+    assert httpx.get(f"{gateway.url}/metrics").status_code == 401
+    text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+    assert "iwl_http_requests_total{" in text
+    assert "process_resident_memory_bytes" in text
+    again = run_to_its_end(redis_url=private_server.url, api_keys_file=str(path), metrics_port=str(port))
+    assert again.returncode == 2
+    assert "IWL_METRICS_PORT" in again.stderr
+
+
+async def test_a_changed_keys_file_counts_while_it_runs(
+    serve: Serve, private_server: ServerProcess, tmp_path: Path, client: Callable[[str], httpx.AsyncClient]
+) -> None:
+    path = write_keys(tmp_path / "keys.jsonl", line("ann"))
+    gateway = serve(redis_url=private_server.url, api_keys_file=str(path), metrics_port="0")
+    async with client(gateway.url) as http:
+        as_caller(http, "ben")
+        assert await status(http, "/v1/jobs") == 401
+        write_keys(path, line("ben"))
+
+        async def admitted() -> bool:
+            return await status(http, "/v1/jobs") == 200
+
+        await wait_until(admitted)
+        assert await status(as_caller(http, "ann"), "/v1/jobs") == 401
+
+
+def test_a_busy_port_is_one_line_and_exit_status_2(private_server: ServerProcess) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ended = run_to_its_end(redis_url=private_server.url, port=str(port))
+    assert ended.returncode == 2
+    assert ended.stderr == f"api: IWL_PORT: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+
+
+def test_an_address_of_another_machine_is_one_line_too(private_server: ServerProcess) -> None:
+    ended = run_to_its_end(redis_url=private_server.url, port="0", host="192.0.2.1")
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("api: IWL_HOST: cannot listen on 192.0.2.1:0: ")
+
+
+def test_what_may_not_be_safe_is_told_so(serve: Serve, private_server: ServerProcess) -> None:
+    """It is queued all the same, and the same key finds it."""
+    gateway = serve(redis_url=private_server.url, durability="replica")
+    body = {**HELLO, "idempotency_key": "k"}
+    answer = httpx.post(f"{gateway.url}/v1/jobs", json=body, timeout=20)
+    told = problem(answer, 503)
+    assert told["type"] == "urn:iwl:problem:not-durable"
+    assert "same idempotency key" in told["detail"]
+    assert httpx.get(f"{gateway.url}/v1/stats").json()["queued"] == 1
+    problem(httpx.post(f"{gateway.url}/v1/jobs", json=body, timeout=20), 503)
+    assert httpx.get(f"{gateway.url}/v1/stats").json()["queued"] == 1
 
 
 def run_to_its_end(**settings: str) -> subprocess.CompletedProcess[str]:
@@ -232,7 +322,7 @@ def test_an_endless_request_head_is_cut_off(serve: Serve, private_server: Server
             except OSError:
                 break
         answer = client.recv(4096)
-    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.startswith(b"HTTP/1.1 431 ")
     assert b"application/problem+json" in answer
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 
 import pytest
 from prometheus_client import CollectorRegistry
 from uvicorn.server import ServerState
 
 from api.app import create_app
-from api.server import BoundedHttp, GatewayServer
+from api.server import MAX_HEAD_BYTES, MAX_HEADERS, BoundedHttp, GatewayServer
 from common.redis_store.store import RedisStore
 from common.settings import Settings
 
@@ -45,6 +46,56 @@ async def test_a_head_that_does_not_end_is_not_waited_for(client: Client) -> Non
     writer.write(b"GET /healthz HTTP/1.1\r\nX-Slow: ")
     async with asyncio.timeout(5):
         assert await reader.read() == b""
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        b"X-Many: x\r\n" * MAX_HEADERS,
+        b"X-Huge: " + b"x" * MAX_HEAD_BYTES + b"\r\n",
+        b"X-Many-Huge: " + b"x" * 1024 + b"\r\n" + (b"X-Y: " + b"y" * 2048 + b"\r\n") * 50,
+    ],
+    ids=["many", "huge", "many and huge"],
+)
+async def test_a_head_that_is_too_large_is_refused_and_its_connection_closed(
+    client: Client, headers: bytes
+) -> None:
+    """Also when it arrives all at once."""
+    reader, writer = client
+    writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n%b\r\n" % headers)
+    async with asyncio.timeout(5):
+        answer = await reader.read()
+    assert answer.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
+    assert answer.count(b"HTTP/1.1") == 1
+    assert b"application/problem+json" in answer
+
+
+async def test_a_head_just_within_the_limits_is_answered(client: Client) -> None:
+    reader, writer = client
+    headers = b"X-Many: x\r\n" * (MAX_HEADERS - 2) + b"X-Huge: " + b"x" * (MAX_HEAD_BYTES - 2000) + b"\r\n"
+    writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n%b\r\n" % headers)
+    assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200 OK")
+
+
+async def test_a_long_body_does_not_count_as_head(client: Client) -> None:
+    reader, writer = client
+    body = b"x" * 2 * MAX_HEAD_BYTES
+    writer.write(b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+    assert (await reader.readline()).startswith(b"HTTP/1.1 405")
+
+
+@pytest.mark.parametrize("piece", [b"X-A: b\r\n", b"x"], ids=["headers", "letters"])
+async def test_a_head_that_comes_in_drops_is_cut_off(client: Client, piece: bytes) -> None:
+    """Slowloris: every drop is a sign of life, and the time runs all the same."""
+    reader, writer = client
+    writer.write(b"GET /healthz HTTP/1.1\r\n")
+    async with asyncio.timeout(5):
+        while not reader.at_eof():
+            with suppress(ConnectionError):
+                writer.write(piece)
+                await writer.drain()
+            with suppress(TimeoutError, ConnectionError):
+                assert await asyncio.wait_for(reader.read(1), 0.02) == b""
 
 
 async def test_a_second_request_may_come_later_than_a_head_may_take(client: Client) -> None:

@@ -19,6 +19,8 @@ from tests.workers import Worker
 
 KEEP = Keep(result_ttl=60_000, idempotency_ttl=60_000, dead_letters=100)
 HOUR = 3_600_000
+#: Whose jobs the scripts are tried on: to count them is one write more.
+OWNER = records.encode_text("ann")
 
 #: A call with its arguments fixed; made twice it must answer the same.
 Call = Callable[[], Awaitable[Any]]
@@ -37,11 +39,19 @@ class Stage:
         job = await submit(self.gateway, **fields)
         return await self.worker.lease(job.job_id)
 
-    def submit(self, job_id: str, *, idem: str = "", fingerprint: str = "", max_depth: int = 0) -> Call:
+    def submit(
+        self,
+        job_id: str,
+        *,
+        idem: str = "",
+        fingerprint: str = "",
+        max_depth: int = 0,
+        max_open: int = 0,
+    ) -> Call:
         body, shown = records.encode_request(JobRequest(prompt="hi", model="m", stream=True))
         return lambda: self.scripts.submit(
-            job_id=job_id, request=body, shown=shown, owner=b"", idem=idem, fingerprint=fingerprint,
-            expires_in=HOUR, stream=True, recent_max=10, max_depth=max_depth,
+            job_id=job_id, request=body, shown=shown, owner=OWNER, idem=idem, fingerprint=fingerprint,
+            expires_in=HOUR, stream=True, recent_max=10, max_depth=max_depth, max_open=max_open,
         )  # fmt: skip
 
     def begin(self, entry: str, job_id: str, *, idle: int = HOUR, max_attempts: int = 3, **seat: Any) -> Call:
@@ -96,12 +106,13 @@ class Stage:
         )  # fmt: skip
 
     async def dead_letter(self) -> str:
-        lease = await self.running()
+        lease = await self.running(owner="ann")
         await self.worker.fail(lease, retry_in=None)
         return (await self.gateway.list_dead())[0].cursor
 
-    def redrive(self, letter: str) -> Call:
-        return lambda: self.scripts.redrive(recent_max=10, letters=[(letter, NEW_ID, HOUR, True)])
+    def redrive(self, letter: str, max_open: int = 0) -> Call:
+        letters = [(letter, NEW_ID, HOUR, True)]
+        return lambda: self.scripts.redrive(recent_max=10, max_open=max_open, letters=letters)
 
 
 NEW_ID, SUBMIT_ID = new_job_id(), new_job_id()
@@ -158,6 +169,12 @@ async def _(stage: Stage) -> Call:
     return stage.submit(new_job_id(), max_depth=1)
 
 
+@answer("submit", "owner_full")
+async def _(stage: Stage) -> Call:
+    await submit(stage.gateway, owner="ann")
+    return stage.submit(new_job_id(), max_open=1)
+
+
 # ---- read, watch, cancel
 
 
@@ -200,7 +217,7 @@ async def _(stage: Stage) -> Call:
 
 @answer("cancel", "cancelled")
 async def _(stage: Stage) -> Call:
-    lease = await stage.running(stream=True, expires_in_s=60)
+    lease = await stage.running(stream=True, expires_in_s=60, owner="ann")
     return lambda: stage.scripts.cancel(job_id=lease.job_id)
 
 
@@ -227,6 +244,13 @@ async def _(stage: Stage) -> Call:
 @answer("redrive", "gone")
 async def _(stage: Stage) -> Call:
     return stage.redrive("1-1")
+
+
+@answer("redrive", "owner_full")
+async def _(stage: Stage) -> Call:
+    letter = await stage.dead_letter()
+    await submit(stage.gateway, owner="ann")
+    return stage.redrive(letter, max_open=1)
 
 
 # ---- begin
@@ -273,14 +297,14 @@ async def _(stage: Stage) -> Call:
 
 @answer("begin", "expired")
 async def _(stage: Stage) -> Call:
-    entry, job_id = await stage.delivered(expires_in_s=0.001)
+    entry, job_id = await stage.delivered(expires_in_s=0.001, owner="ann")
     await asyncio.sleep(0.005)
     return stage.begin(entry, job_id)
 
 
 @answer("begin", "dead")
 async def _(stage: Stage) -> Call:
-    return stage.begin(*await stage.begun(stream=True), idle=0, max_attempts=1)
+    return stage.begin(*await stage.begun(stream=True, owner="ann"), idle=0, max_attempts=1)
 
 
 @answer("begin", "usurped")
@@ -334,7 +358,7 @@ async def _(stage: Stage) -> Call:
 
 @answer("finish", "succeeded")
 async def _(stage: Stage) -> Call:
-    lease = await stage.running(stream=True, idempotency_key="k", expires_in_s=60)
+    lease = await stage.running(stream=True, idempotency_key="k", expires_in_s=60, owner="ann")
     return stage.finish(lease.job_id, lease.token)
 
 
@@ -351,7 +375,7 @@ async def _(stage: Stage) -> Call:
 
 @answer("fail", "failed")
 async def _(stage: Stage) -> Call:
-    lease = await stage.running(stream=True, idempotency_key="k", expires_in_s=60)
+    lease = await stage.running(stream=True, idempotency_key="k", expires_in_s=60, owner="ann")
     return stage.fail(lease.job_id, lease.token, -1)
 
 
@@ -491,7 +515,7 @@ async def _(stage: Stage) -> Call:
 
 @answer("expire", "")
 async def _(stage: Stage) -> Call:
-    await stage.running(expires_in_s=0.2, stream=True)
+    await stage.running(expires_in_s=0.2, stream=True, owner="ann")
     await asyncio.sleep(0.21)
     return lambda: stage.scripts.expire(limit=10)
 

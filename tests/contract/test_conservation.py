@@ -53,6 +53,7 @@ class Walk:
             stream=self.random.random() < 0.3,
             expires_in_s=self.random.choice([None, None, 0.05, 60]),
             idempotency_key=self.random.choice([None, str(self.random.randrange(10**6))]),
+            owner=self.random.choice(["", "ann", "ben"]),
         )
         for _ in range(self.random.choice([1, 1, 2])):
             await self.gateway.submit(sent)

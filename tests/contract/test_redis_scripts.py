@@ -130,14 +130,14 @@ def test_every_script_that_writes_is_covered() -> None:
 
 #: Part of a key's name that stands for all keys of its kind.
 KINDS = [
-    "jobs", "dlq", "recent", "retries", "deadlines", "counts", "scale", "scale:log", "workers",
+    "jobs", "dlq", "recent", "retries", "deadlines", "counts", "owners", "scale", "scale:log", "workers",
     "job:*", "result:*", "tokens:*", "idem:*", "worker:*", "lock:*",
 ]  # fmt: skip
 
 
 def made_by_the_call(namespace: str) -> set[str]:
     """Keys that are not there yet and that some call would make."""
-    names = ["scale", "scale:log", "lock:sweep", "worker:worker-2", "idem:ann:k"]
+    names = ["scale", "scale:log", "owners", "lock:sweep", "worker:worker-2", "idem:ann:k"]
     ids = [f"{kind}:{job_id}" for kind in ("job", "result", "tokens") for job_id in (NEW_ID, SUBMIT_ID)]
     return {f"{namespace}:{name}" for name in (*names, *ids)}
 

@@ -61,6 +61,11 @@ class RunningLab:
     def kill(self, name: str) -> None:
         os.kill(self.pids[name], signal.SIGKILL)
 
+    def end(self) -> tuple[str, str]:
+        """All that it said since it was ready, on standard output and error."""
+        self.process.terminate()
+        return self.process.communicate(timeout=30)
+
     def stop(self, signum: signal.Signals = signal.SIGTERM) -> int:
         """The exit code."""
         if self.process.poll() is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ import pytest
 
 from lab.cli import main
 from tests.e2e.labs import RunningLab
+from tests.repository import ROOT
 
 pytestmark = pytest.mark.server
 
@@ -54,6 +56,13 @@ def test_submit_wait_prints_the_result(iwl: Iwl) -> None:
 
 def test_submit_stream_prints_the_output_as_it_comes(iwl: Iwl) -> None:
     assert iwl("submit", "a b c", "--stream", "--param", "mock.tokens=4") == Answer(0, "a b c a\n", "")
+
+
+def test_a_pipe_gets_the_last_attempt_s_output_alone(iwl: Iwl) -> None:
+    params = ("--param", "mock.fail=error", "--param", "mock.fail_attempts=1")
+    answer = iwl("submit", "a b c d", "--stream", *params)
+    assert (answer.code, answer.out) == (0, "a b c d\n")
+    assert answer.err == "attempt 2: the output starts again\n"
 
 
 def test_a_failed_job_is_exit_code_1_and_one_line(iwl: Iwl) -> None:
@@ -102,6 +111,42 @@ def test_a_dead_job_is_listed_and_redriven(iwl: Iwl) -> None:
     redriven = json.loads(iwl("dlq", "redrive", dead, "--json").out)
     again = redriven["jobs"][0]["new_job_id"]
     assert json.loads(iwl("get", again, "--wait", "10", "--json").out)["redrive_of"] == dead
+
+
+def test_dead_jobs_can_be_listed_by_their_cause(iwl: Iwl) -> None:
+    params = ("--param", "mock.fail=permanent")
+    ids = [json.loads(iwl("submit", "x", "--wait", "--json", *params).out)["job_id"] for _ in range(3)]
+    newest = [line.split()[0] for line in iwl("dlq", "list", "--cause", "permanent").out.splitlines()]
+    assert newest[:3] == ids[::-1]
+    first = json.loads(iwl("dlq", "list", "--cause", "permanent", "--limit", "2", "--json").out)
+    assert [job["job_id"] for job in first["jobs"]] == ids[:0:-1]
+    second = iwl("dlq", "list", "--cause", "permanent", "--limit", "1", "--before", first["next"])
+    assert second.out.startswith(ids[0])
+    assert iwl("dlq", "list", "--cause", "result_too_large") == Answer(0, "", "")
+
+
+def test_a_redrive_of_everything_must_be_asked_for(iwl: Iwl) -> None:
+    for arguments in ((), ("--cause", "error", "--all"), ("some-id", "--all")):
+        answer = iwl("dlq", "redrive", *arguments)
+        assert (answer.code, answer.out) == (2, "")
+        assert "--all" in answer.err
+    assert iwl("dlq", "redrive", "--all", "--dry-run").code == 0
+
+
+def test_recent_jobs_are_listed(iwl: Iwl) -> None:
+    first, second = (json.loads(iwl("submit", "x", "--wait", "--json").out)["job_id"] for _ in range(2))
+    answer = iwl("list", "--limit", "1")
+    assert answer.out.startswith(second)
+    assert "succeeded" in answer.out
+    assert answer.err == f"more: --before {second}\n"
+    assert iwl("list", "--limit", "1", "--before", second).out.startswith(first)
+    listed = json.loads(iwl("list", "--status", "succeeded", "--limit", "2", "--json").out)
+    assert [job["job_id"] for job in listed["jobs"]] == [second, first]
+
+
+def test_the_version_is_the_project_s(iwl: Iwl) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert iwl("--version") == Answer(0, f"iwl {project['version']}\n", "")
 
 
 def test_load_accounts_for_every_job(iwl: Iwl) -> None:

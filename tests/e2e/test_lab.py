@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from common.job import Outcome
+from lab.ports import free_port
 from tests.e2e.labs import RunningLab, alive, all_gone, children_of, entries, running, start
 from tests.servers import ServerProcess
 from tests.waiting import wait_until
@@ -169,7 +170,7 @@ def test_a_busy_port_is_said_before_anything_starts(shared_lab: RunningLab, tmp_
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
-        ({"min_workers": "9"}, "IWL_MIN_WORKERS: must be at most MAX_WORKERS"),
+        ({"min_workers": "9"}, "IWL_MIN_WORKERS: must be at most IWL_MAX_WORKERS"),
         ({"backend": "no.such:Backend"}, "IWL_BACKEND"),
     ],
     ids=["seen by the lab", "seen by a child"],
@@ -182,3 +183,50 @@ def test_settings_that_cannot_work_stop_everything(
     assert (process.returncode, output) == (2, "")
     assert line in errors.splitlines()[-1]
     assert not entries(tmp_path)
+
+
+def test_settings_that_the_lab_makes_itself_are_told(tmp_path: Path) -> None:
+    process = start("up", "--json", "--port", "0", temporary=tmp_path, max_workers="5", metrics_port="9")
+    lab = RunningLab(process)
+    process.terminate()
+    _, errors = process.communicate(timeout=30)
+    assert lab.process.returncode == 0
+    assert errors.splitlines()[0] == (
+        "iwl: not used by `iwl up`, which sets it itself: IWL_MAX_WORKERS, IWL_METRICS_PORT"
+    )
+
+
+def test_port_and_server_come_from_the_environment_too(tmp_path: Path, private_server: ServerProcess) -> None:
+    port = str(free_port())
+    process = start("up", "--json", temporary=tmp_path, port=port, redis_url=private_server.url)
+    lab = RunningLab(process)
+    assert lab.stop() == 0
+    assert lab.ready.api == f"http://127.0.0.1:{port}"
+    assert "redis" not in lab.pids
+
+
+async def test_a_stop_says_what_it_waits_for_and_a_second_one_restarts_nothing(
+    start_lab: StartLab,
+) -> None:
+    lab = start_lab("--workers", "1", drain_ms="15000")
+    async with lab.client() as api:
+        await running(api, prompt="hello", params={"mock": {"fail": "hang"}})
+    told = lab.process.stderr
+    assert told
+    lab.process.send_signal(signal.SIGINT)
+    assert told.readline() == "stopping; once more to kill\n"
+    assert told.readline() == "draining 1 job, up to 15 s\n"
+    lab.process.send_signal(signal.SIGINT)
+    _, rest = lab.process.communicate(timeout=10)
+    assert (lab.process.returncode, rest) == (0, "")
+
+
+def test_a_new_pid_is_told_without_a_terminal(start_lab: StartLab) -> None:
+    lab = start_lab("--workers", "1")
+    lab.kill("worker-1")
+    told = lab.process.stderr
+    assert told
+    assert told.readline() == "worker-1 was killed (SIGKILL); restarting it\n"
+    again = told.readline()
+    assert again.startswith("worker-1 runs again, pid ")
+    assert int(again.split()[-1]) in children_of(lab.process.pid)

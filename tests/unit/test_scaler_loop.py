@@ -276,4 +276,4 @@ def test_a_setting_that_cannot_work_ends_with_one_line_and_exit_code_2() -> None
         timeout=20,
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "scaler: IWL_MIN_WORKERS: must be at most MAX_WORKERS\n"
+    assert done.stderr == "scaler: IWL_MIN_WORKERS: must be at most IWL_MAX_WORKERS\n"

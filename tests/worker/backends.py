@@ -97,3 +97,31 @@ class NoBackend:
 
     def __init__(self, settings: Settings) -> None:
         pass
+
+
+class TakesNothing(Named):
+    """Its constructor wants no settings."""
+
+    def __init__(self) -> None:
+        pass
+
+
+class Breaks(Named):
+    """Its constructor fails."""
+
+    def __init__(self, settings: Settings) -> None:
+        raise KeyError("a weight")
+
+
+class NoGenerator(Named):
+    """Answers whole, as a coroutine."""
+
+    async def generate(self, request: JobRequest, attempt: int) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return "whole"
+
+
+class NotAsync(Named):
+    """Says at once whether it is ready."""
+
+    def ready(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return True

@@ -126,6 +126,8 @@ class Engine:
         self.headers: list[dict[str, str]] = []
         self.aborted = threading.Event()
         self.health = 200
+        #: Takes every request and answers none.
+        self.hangs = False
         self.models = ["served-model"]
         self.port = 0
 
@@ -160,6 +162,9 @@ class Engine:
 
     async def _answer(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         exchange = Exchange(self, receive, send)
+        if self.hangs:
+            await hanging(exchange)
+            return
         match scope["path"]:
             case "/health":
                 await refusing(self.health, "")(exchange)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
 
+import httpx
 import pytest
 
 from common.job import Cause, JobRequest, JobStatus, Outcome, Usage
@@ -19,6 +20,7 @@ from tests.waiting import wait_until
 from tests.worker.engine import (
     Behaviour,
     Engine,
+    Exchange,
     breaking_off,
     failing_mid_stream,
     hanging,
@@ -29,8 +31,10 @@ from tests.worker.engine import (
 )
 from tests.worker.running import Crew, ended
 from worker import readiness
+from worker.backends import vllm
 from worker.backends.base import BrokenStream, Completion, Refused, Unreachable
 from worker.backends.vllm import VllmBackend
+from worker.retry import Backoff
 
 ASK = JobRequest(prompt="say it")
 
@@ -303,6 +307,72 @@ async def test_an_engine_that_restarts_costs_no_attempt(
     # A claim that was waiting just then may have brought it, and given it back.
     counted = [attempt.outcome for attempt in record.attempts if attempt.outcome is not Outcome.RELEASED]
     assert counted == [Outcome.SUCCEEDED]
+
+
+def dying(engine: Engine) -> Behaviour:
+    """The error that vLLM sends on its way out; from then on it is not healthy."""
+
+    async def die(exchange: Exchange) -> None:
+        engine.health = 503
+        await refusing(500, {"error": {"message": "EngineCore encountered an issue.", "code": 500}})(exchange)
+
+    return die
+
+
+def freezing(engine: Engine) -> Behaviour:
+    """From then on nothing answers, not even the probe."""
+
+    async def freeze(exchange: Exchange) -> None:
+        engine.hangs = True
+        await hanging(exchange)
+
+    return freeze
+
+
+def a_little_later(*_: object) -> timedelta:
+    return timedelta(seconds=0.3)
+
+
+@through_a_worker
+@pytest.mark.parametrize(("behaviour", "outcome"), [(dying, Outcome.ERROR), (freezing, Outcome.TIMEOUT)])
+async def test_after_a_failure_nothing_is_read_before_the_engine_has_answered_a_probe(
+    engine: Engine,
+    crew: Crew,
+    gateway: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    behaviour: Callable[[Engine], Behaviour],
+    outcome: Outcome,
+) -> None:
+    monkeypatch.setattr(vllm, "PROBE", httpx.Timeout(0.2))
+    # Sooner than the next probe would be, and later than a claim that waits is interrupted.
+    monkeypatch.setattr(Backoff, "delay", a_little_later)
+    engine.behaviours.append(behaviour(engine))
+    await crew.start(backend_for(engine), **PROMPT)
+    job = await submit(gateway, timeout_s=0.2)
+
+    async def due_again() -> bool:
+        backlog = await gateway.depth()
+        return bool((await gateway.get(job.job_id)).attempts) and backlog.lag == 1
+
+    await wait_until(due_again)
+    await asyncio.sleep(0.2)  # Nothing happens, which no condition shows.
+    assert len((await gateway.get(job.job_id)).attempts) == 1
+    engine.health, engine.hangs = 200, False
+    record = await ended(gateway, job.job_id)
+    assert [attempt.outcome for attempt in record.attempts] == [outcome, Outcome.SUCCEEDED]
+
+
+@through_a_worker
+async def test_a_request_at_fault_casts_no_doubt_on_the_engine(
+    engine: Engine, crew: Crew, gateway: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readiness, "PROBE_PERIOD_S", 60)
+    engine.behaviours.append(refusing(400, {"error": {"message": "too long"}}))
+    running = await crew.start(backend_for(engine), **PROMPT)
+    await wait_until(lambda: running.count("iwl_worker_ready") == 1)
+    engine.health = 503
+    await ended(gateway, (await submit(gateway)).job_id)
+    assert running.count("iwl_worker_ready") == 1
 
 
 @through_a_worker

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 from common.errors import SettingsError
 from common.settings import Settings
 from worker.backends.base import Backend
@@ -21,17 +19,8 @@ def open_backend(settings: Settings) -> Backend:
 
             return VllmBackend(settings)
         case path if path.count(":") == 1:
-            return _imported(path, settings)
+            from worker.backends.imported import open_imported
+
+            return open_imported(path, settings)
         case name:
             raise SettingsError(f"IWL_BACKEND: no backend {name!r} (mock, vllm, package.module:Class)")
-
-
-def _imported(path: str, settings: Settings) -> Backend:
-    module_name, class_name = path.split(":")
-    try:
-        backend = getattr(import_module(module_name), class_name)(settings)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise SettingsError(f"IWL_BACKEND: {path} cannot be opened: {error}") from error
-    if not isinstance(backend, Backend):
-        raise SettingsError(f"IWL_BACKEND: {path} lacks generate, ready or aclose")
-    return backend

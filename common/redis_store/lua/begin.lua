@@ -7,7 +7,7 @@
 --          expired | dead | usurped
 -- Promise  P2: only the live copy. P3: a running job only after its lease, or under the caller's own older
 --          epoch. P4: the token finds its own start again. P6: starts count here.
--- @include keys record events queue ending
+-- @include keys record events queue owners ending
 local idle, max_attempts, worker, instance = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local epoch, busy, alone = tonumber(ARGV[8]), tonumber(ARGV[9]), false
 local seat = redis.call('HMGET', worker_key(worker), 'instance', 'epoch')

@@ -5,7 +5,7 @@
 -- Answers  number of jobs queued, milliseconds until the next is due (-1: none waits)
 -- Promise  P4 and P8: guarded by due <= TIME, so any number of time keepers may run it. P5: a broken one does
 --          not stop the others.
--- @include keys record events queue ending
+-- @include keys record events queue owners ending
 local ids = redis.call('ZRANGEBYSCORE', RETRIES, '-inf', now, 'LIMIT', 0, ARGV[4])
 local promoted = 0
 

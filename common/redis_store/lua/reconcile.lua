@@ -4,7 +4,7 @@
 -- ARGV     1-3 see ending, idle (ms), then job ids
 -- Answers  for each id: fine | requeued | lost | gone
 -- Promise  P1: a live job can be delivered, or it ends with cause lost. A live lease is left alone.
--- @include keys record events queue ending
+-- @include keys record events queue owners ending
 local idle, delivered = tonumber(ARGV[4]), nil
 for _, group in ipairs(redis.call('EXISTS', JOBS) == 1 and redis.call('XINFO', 'GROUPS', JOBS) or {}) do
   local fields = {}

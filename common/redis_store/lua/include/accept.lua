@@ -29,6 +29,7 @@ local function accept(job)
     redis.call('ZREMRANGEBYRANK', RECENT, 0, -job.recent_max - 1)
   end
   count('submitted', 1)
+  count_open(job.owner, 1)
   if job.stream ~= '' then
     redis.call('XADD', tokens_key(job.id), '*', 'kind', 'state', 'attempt', '0', 'status', 'queued')
   end

@@ -30,6 +30,7 @@ local function end_job(job, ending)
   if job.idem then redis.call('PEXPIRE', idem_key(job.idem), IDEM_TTL) end
   if job.state == 'running' then count('running', -1) end
   count(ending.status, 1)
+  count_open(job.owner, -1)
   if job.stream then
     emit(job, 'state', 'status', ending.status)
     redis.call('PEXPIRE', tokens_key(job.id), RESULT_TTL)

@@ -1,0 +1,1 @@
+"""Straight to vLLM and through the queue, compared on the same prompts."""

@@ -1,0 +1,97 @@
+"""No process may die where it matters: SIGKILL before and after each command that it sends to the store."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.chaos.campaign import Tally, points_of, record, try_all
+from tests.chaos.scenarios import SCENARIOS
+from tests.chaos.spots import STARTING, Side, Spot
+from tests.chaos.stage import Stage, stage
+from tests.chaos.succession import Fault, Heir
+from tests.chaos.trial import Point, run_trial
+from tests.conftest import Servers
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(240)]
+
+#: How long the sample of all other points may go on; `make prove` tries every one.
+SAMPLE_S = 25
+AGAIN = "to try one again: python -m tests.chaos.prove NAME OF THE POINT"
+
+
+@pytest.fixture(scope="module")
+def here(servers: Servers) -> Iterator[Stage]:
+    server = servers.private(durable=True)
+    with stage(server) as ready:
+        yield ready
+    servers.stop([server])
+
+
+def report(tally: Tally) -> str:
+    faults = "\n\n".join(str(fault) for fault in tally.faults)
+    return f"{len(tally.faults)} of {tally.points} crash points failed; {AGAIN}\n\n{faults}"
+
+
+async def test_a_plain_job_survives_a_death_at_every_command(here: Stage) -> None:
+    points = [
+        point
+        for point in await record(here, only=["success"])
+        if point.spot and point.heir is Heir.SAME and not point.spot.what.startswith(STARTING)
+    ]
+    tally = Tally()
+    await try_all(here, points, tally.add)
+    assert not tally.faults, report(tally)
+    told = {point.spot.what for point in points if point.spot}
+    assert {"submit", "watch", "SUBSCRIBE", "XREADGROUP new", "begin", "extend", "finish", "announce"} <= told
+    missed = {point.spot.what for point in tally.unreached if point.spot and point.spot.nth == 1}
+    assert not missed, f"sent in each run, and never reached: {missed}"
+
+
+async def test_a_sample_of_all_crash_points_is_survived(here: Stage) -> None:
+    points = await record(here, recordings=1)
+    # Seeded for each test by pytest-randomly, which prints the seed: another sample each time.
+    random.shuffle(points)
+    tally = Tally()
+    await try_all(here, points, tally.add, until=time.monotonic() + SAMPLE_S)
+    assert tally.points
+    assert not tally.faults, report(tally)
+
+
+@pytest.mark.parametrize(
+    ("sabotage", "point"),
+    [
+        ("ack_first", Point("success", "worker", Spot("XDEL", 1, Side.AFTER))),
+        ("drop_finish", Point("success", "worker", None)),
+        ("copy_first", Point("retry", "worker", Spot("XADD", 1, Side.AFTER))),
+        ("forget_key", Point("repeated submit", "gateway", Spot("submit", 1, Side.AFTER))),
+    ],
+    ids=str,
+)
+async def test_a_broken_step_is_found_out(here: Stage, sabotage: str, point: Point) -> None:
+    broken = Point(point.scenario, point.role, point.spot, point.heir, sabotage)
+    with pytest.raises(Fault) as found:
+        await run_trial(here, broken)
+    assert "no end within" not in str(found.value)
+
+
+async def test_a_command_that_is_new_is_a_crash_point(here: Stage) -> None:
+    passed = await run_trial(here, Point("success", "worker", None, sabotage="ack_first"))
+    points = points_of("success", "worker", [passed.sent])
+    for side in Side:
+        assert Point("success", "worker", Spot("XDEL", 1, side)) in points
+
+
+async def test_a_spot_that_is_not_reached_is_told(here: Stage) -> None:
+    assert not (await run_trial(here, Point("success", "worker", Spot("redrive", 1, Side.BEFORE)))).struck
+
+
+def test_every_scenario_may_be_hit_in_every_role() -> None:
+    assert {role for scenario in SCENARIOS.values() for role in scenario.roles} == {
+        "gateway",
+        "worker",
+        "scaler",
+    }
