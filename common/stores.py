@@ -17,9 +17,7 @@ def open_store(settings: Settings) -> Store:
         _ = url.port
     except ValueError:
         # Its own message quotes a part, which may be one of the password.
-        raise SettingsError(
-            "IWL_REDIS_URL: not a URL; a password needs percent-encoding"
-        ) from None
+        raise SettingsError("IWL_REDIS_URL: not a URL; a password needs percent-encoding") from None
     match url.scheme:
         case "redis" | "rediss" | "unix":
             return RedisStore(settings)

@@ -60,7 +60,7 @@ async def _of_cause(api: Api, cause: Cause, limit: int, before: str | None) -> s
 
 @app.command(epilog=EXITS)
 def redrive(
-    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Dead jobs.")] = None,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Dead jobs.")] = None,
     cause: Annotated[Cause | None, typer.Option(help="All that died of this.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All dead jobs, up to the limit.")] = False,
     limit: Annotated[int, typer.Option(min=1)] = 100,
@@ -69,7 +69,7 @@ def redrive(
 ) -> None:
     """Queue dead jobs again as new jobs: those named, those of a cause, or all."""
     if bool(ids) + bool(cause) + everything != 1:
-        raise typer.BadParameter("name dead jobs, or a --cause, or --all", param_hint="[ID]...")
+        raise typer.BadParameter("name dead jobs, or a --cause, or --all", param_hint="ID")
 
     async def work(api: Api) -> Exit:
         reply = await api.redrive(ids=ids or [], cause=cause, limit=limit, dry_run=dry_run)

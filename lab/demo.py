@@ -84,7 +84,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 async def demo(*, as_json: bool) -> Exit:
     """Prints a story, or with `as_json` one object. FAILED when a job was lost or failed."""
-    console = Console(quiet=as_json, highlight=False)
+    console = Console(quiet=as_json, highlight=False, soft_wrap=True)
 
     async def show(system: System, ready: Ready) -> Exit:
         console.print(f"One server, one gateway, one scaler, {WORKERS} workers: [bold]{ready.api}[/]")

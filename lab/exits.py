@@ -19,7 +19,10 @@ class Exit(IntEnum):
 
 
 #: The end of `iwl --help` and of each command's help.
-EXITS = "Exit codes: 0 ok, 1 what was asked for failed, 2 usage or settings, 3 the API cannot be reached."
+EXITS = (
+    "Exit codes: 0 ok, 1 what was asked for failed, 2 usage or settings, 3 the API cannot be reached, "
+    "130 Ctrl-C."
+)
 
 
 class NotStarted(LabError):

@@ -31,7 +31,8 @@ class Screen:
             self._shown = False
             self._note(f"attempt {event.data.attempt}: the output starts again")
         elif self._states:
-            self._note(f"{event.data.status}, attempt {event.data.attempt}")
+            attempt = event.data.attempt
+            self._note(f"{event.data.status}, attempt {attempt}" if attempt else f"{event.data.status}")
 
     def end(self, job: JobRecord) -> None:
         self._new_line()

@@ -16,6 +16,7 @@ from common.telemetry import GatewayMetrics, ScalerMetrics, WorkerMetrics
 from tests.repository import ROOT, files, name
 
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+KEYS = yaml.safe_load((ROOT / "docker-compose.keys.yml").read_text())
 GPU = yaml.safe_load((ROOT / "docker-compose.gpu.yml").read_text())
 SERVICES: dict[str, Any] = COMPOSE["services"]
 
@@ -36,8 +37,8 @@ def default(expression: str) -> str:
 
 
 def test_compose_passes_every_setting_that_is_not_its_own() -> None:
-    """Only what the stack itself decides is left out: addresses, ports and identities."""
-    fixed = {"host", "port", "metrics_port", "worker_id", "instance"}
+    """Only what the stack itself decides is left out: addresses, ports, identities and paths."""
+    fixed = {"host", "port", "metrics_port", "worker_id", "instance", "api_keys_file"}
     passed = {variable.removeprefix(PREFIX).lower() for variable in COMPOSE["x-settings"]}
     assert passed == set(Settings.model_fields) - fixed
 
@@ -71,6 +72,20 @@ def test_no_container_is_root_or_can_become_it(service: str) -> None:
     assert spec["security_opt"] == ["no-new-privileges:true"]
     # Our image and Grafana's name their own.
     assert "user" in spec or service in {"api", "worker", "scaler", "iwl", "grafana"}
+
+
+@pytest.mark.parametrize("service", SERVICES.keys() - {"grafana"})
+def test_a_container_writes_to_its_volumes_only(service: str) -> None:
+    assert SERVICES[service]["read_only"]
+
+
+def test_keys_are_for_the_gateway_alone_and_cannot_be_written() -> None:
+    [(service, spec)] = KEYS["services"].items()
+    assert service == "api"
+    [volume] = spec["volumes"]
+    folder, mode = volume.rsplit("}:", 1)[1].split(":")
+    assert mode == "ro"
+    assert spec["environment"]["IWL_API_KEYS_FILE"].startswith(f"{folder}/")
 
 
 def test_an_image_is_built_by_one_service() -> None:

@@ -28,7 +28,10 @@ WHAT = """\
 Written by the command below; do not edit. The same prompts go straight to vLLM, and through gateway, store
 and worker. Each client waits for its answer before it sends the next prompt. Both ways use the same client of
 vLLM, which streams, and ask for the same number of tokens (`ignore_eos`). Rounds of the two ways take turns,
-in changing order. Each prompt was sent before, so that both ways find the same prefix cache."""
+in changing order. Each prompt was sent before, so that both ways find the same prefix cache.
+
+No job waits for a slot, and none waits to take the place of one that ends: while a job is on its way to or
+from the model, the engine's batch is smaller by one. Deeper queues, not measured here, can fill it."""
 
 CPU_LABEL = """\
 **Read this first.** This is a small model on a CPU. vLLM, gateway, worker, store and clients share its cores,

@@ -30,15 +30,22 @@ async def show_table(console: Console, faults: Sequence[Fault]) -> Report | None
     for name in ("recovery", "lost", "twice"):
         table.add_column(name, justify="right")
     spinner = Spinner("dots", "starting")
+    wrong: list[tuple[Row, Observation]] = []
     with Live(Group(table, spinner), console=console, transient=True):
 
-        def ended(_: Fault, __: Observation, row: Row) -> None:
+        def ended(_: Fault, observation: Observation, row: Row) -> None:
             table.add_row(*_cells(row))
+            if not row.good:
+                wrong.append((row, observation))
 
         report = await run_faults(
             faults, Audience(begins=lambda fault: spinner.update(text=fault.title), step=_ignore, ended=ended)
         )
     console.print(table)
+    for row, observation in wrong:
+        console.print(f"[red]{row.fault}[/] {row.title}")
+        for job in observation.jobs:
+            _print_ledger(console, job)
     if report:
         console.print(_ending(report))
     return report

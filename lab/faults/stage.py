@@ -23,6 +23,7 @@ from lab.system import System
 LOOK_EVERY_S = 0.01
 #: What has not come about by then does not.
 GIVE_UP_S = 30.0
+TRIES = 3
 
 
 class Stage:
@@ -45,7 +46,7 @@ class Stage:
         return job_id
 
     async def submit_many(self, count: int, *, latency_ms: int) -> list[str]:
-        return [await self.submit(latency_ms=latency_ms) for _ in range(count)]
+        return await asyncio.gather(*(self.submit(latency_ms=latency_ms) for _ in range(count)))
 
     @asynccontextmanager
     async def clients(self, jobs: int, *, latency_ms: int) -> AsyncGenerator[Clients]:
@@ -61,15 +62,27 @@ class Stage:
                 await task
             self.books.accepted(clients.accepted)
 
+    async def at_work(self, jobs: int, *, latency_ms: int) -> list[JobRecord]:
+        """New jobs, all of them running; longer ones where that takes too long. Raises LabError."""
+        for longer in range(1, TRIES + 1):
+            ids = await self.submit_many(jobs, latency_ms=latency_ms * longer)
+            running = await self.running(ids)
+            if all(job.status == "running" for job in running):
+                self.tell(f"{jobs} jobs of {latency_ms * longer} ms run.")
+                return running
+        raise LabError("The machine is too slow: jobs are over before all of them run.")
+
     async def running(self, ids: Sequence[str]) -> list[JobRecord]:
-        """The jobs once all of them run. Raises LabError when the first is over before that."""
+        """The jobs as they stand once all of them run, or one is over."""
         while True:
-            jobs = [(await self.api.job(job_id)).value for job_id in ids]
-            if all(job.status == "running" for job in jobs):
+            jobs = await self.look(ids)
+            if all(job.status == "running" for job in jobs) or any(job.ended for job in jobs):
                 return jobs
-            if any(job.ended for job in jobs):
-                raise LabError("The machine is too slow: a job was over before all of them ran.")
             await asyncio.sleep(LOOK_EVERY_S)
+
+    async def look(self, ids: Sequence[str]) -> list[JobRecord]:
+        replies = await asyncio.gather(*map(self.api.job, ids))
+        return [reply.value for reply in replies]
 
     async def ends(self, ids: Sequence[str]) -> list[JobRecord]:
         """The jobs once they have ended; those that do not end are left out."""
@@ -84,10 +97,10 @@ class Stage:
             raise LabError(f"There is no {name} any more.")
         return children[name]
 
-    async def victim(self, jobs: Sequence[JobRecord]) -> tuple[str, Child, list[str]]:
-        """The last of the workers that run these jobs, and the ids of those it runs."""
+    async def victim(self, jobs: Sequence[JobRecord]) -> tuple[str, Child]:
+        """The last of the workers that run these jobs."""
         name = max(job.worker for job in jobs if job.worker)
-        return name, await self.child(name), [job.job_id for job in jobs if job.worker == name]
+        return name, await self.child(name)
 
     def strike(self, name: str, child: Child, signum: signal.Signals) -> None:
         self.now(f"{signum.name} to process {child.pid}: {name}.")

@@ -6,8 +6,8 @@ from common.job import Cause
 from lab.faults.fault import Fault, Observation
 from lab.faults.stage import Stage
 
-#: Twice the slots of the fleet: half of them run, half wait.
-JOBS = 12
+#: Three times the slots of the fleet: some run, most wait.
+JOBS = 18
 LATENCY_MS = 300
 GROUP = "workers"
 
@@ -16,9 +16,18 @@ def _queue(stage: Stage) -> str:
     return f"{stage.system.settings.namespace}:jobs"
 
 
-async def _flush_group(stage: Stage) -> Observation:
+async def _more_jobs_than_slots(stage: Stage) -> list[str]:
     ids = await stage.submit_many(JOBS, latency_ms=LATENCY_MS)
-    await stage.running(ids[:1])
+
+    async def some_run() -> bool:
+        return (await stage.api.stats()).value.running > 0
+
+    await stage.until("some run", some_run)
+    return ids
+
+
+async def _flush_group(stage: Stage) -> Observation:
+    ids = await _more_jobs_than_slots(stage)
     stage.now(f"XGROUP DESTROY {_queue(stage)} {GROUP}: {JOBS} jobs run or wait.")
     await stage.server("XGROUP", "DESTROY", _queue(stage), GROUP)
     jobs = await stage.ends(ids)
@@ -33,8 +42,7 @@ async def _flush_group(stage: Stage) -> Observation:
 
 
 async def _lost_entries(stage: Stage) -> Observation:
-    ids = await stage.submit_many(JOBS, latency_ms=LATENCY_MS)
-    await stage.running(ids[:1])
+    ids = await _more_jobs_than_slots(stage)
     stage.now(f"DEL {_queue(stage)}: {JOBS} jobs run or wait, and the requests of those that wait are gone.")
     await stage.server("DEL", _queue(stage))
     jobs = await stage.ends(ids)

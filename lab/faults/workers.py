@@ -18,9 +18,9 @@ from lab.supervisor import Child
 
 #: One for each slot of the fleet, so that every worker holds some.
 JOBS = 6
-LATENCY_MS = 500
+LATENCY_MS = 600
 #: Longer and shorter than the drain time of these labs.
-LONG_MS, SHORT_MS = 1200, 300
+LONG_MS, SHORT_MS = 1200, 500
 LOG_LINES = 20
 
 
@@ -40,62 +40,93 @@ class Scene:
 
 
 async def _fleet_at_work(stage: Stage) -> Scene:
-    ids = await stage.submit_many(JOBS, latency_ms=LATENCY_MS)
-    stage.tell(f"{JOBS} jobs of {LATENCY_MS} ms run, each worker holds some.")
-    name, child, held = await stage.victim(await stage.running(ids))
-    return Scene(ids, name, child, held)
+    jobs = await stage.at_work(JOBS, latency_ms=LATENCY_MS)
+    name, child = await stage.victim(jobs)
+    held = [job.job_id for job in jobs if job.worker == name]
+    return Scene([job.job_id for job in jobs], name, child, held)
 
 
-async def _run_again(stage: Stage, scene: Scene, seen: str, *, by_itself: bool = False) -> Observation:
-    """Whether the struck worker's jobs crashed and then succeeded: with others and not before their leases
-    had run out, or `by_itself`."""
+@dataclass(frozen=True, slots=True)
+class Rerun:
+    """What became of the jobs that the struck worker was lost with."""
+
+    jobs: list[JobRecord]
+    #: Each of them crashed and then succeeded, and all other jobs succeeded at their first start.
+    clean: bool
+    #: Who ran them again.
+    by: set[str]
+    #: From the fault to the first start after it.
+    waited: timedelta
+
+    @property
+    def who(self) -> str:
+        return " and ".join(sorted(self.by)) or "nobody"
+
+
+async def _rerun(stage: Stage, scene: Scene) -> Rerun:
     jobs = await stage.ends(scene.ids)
-    struck = [job for job in jobs if job.job_id in scene.held]
-    again = {job.attempts[-1].worker for job in struck}
-    waited = min([job.attempts[-1].started_at - stage.struck_at for job in struck], default=timedelta(0))
-    settings = stage.system.settings
-    leases = waited >= settings.claim_idle - settings.heartbeat
-    where = again == {scene.name} if by_itself else leases and scene.name not in again
-    crashed = all(outcomes(job) == [Outcome.CRASH, Outcome.SUCCEEDED] for job in struck)
-    who = " and ".join(sorted(again)) or "nobody"
-    return Observation(
-        seen=seen.format(
-            again=who, count=len(struck), name=scene.name, waited=f"{waited.total_seconds():.1f} s"
-        ),
-        right=where and crashed and len(jobs) == JOBS and all(job.succeeded for job in jobs),
-        recovery=stage.recovery(struck),
-        jobs=struck,
+    # Not what the worker held when it was looked at: it may have finished a job just before it was struck.
+    struck = [job for job in jobs if job.reclaimed]
+    clean = len(jobs) == JOBS and all(
+        outcomes(job) == ([Outcome.CRASH] if job.reclaimed else []) + [Outcome.SUCCEEDED] for job in jobs
     )
+    waited = min([job.attempts[-1].started_at - stage.struck_at for job in struck], default=timedelta(0))
+    return Rerun(struck, clean, {job.attempts[-1].worker for job in struck}, waited)
+
+
+def _leases_ran_out(stage: Stage, rerun: Rerun) -> bool:
+    settings = stage.system.settings
+    return rerun.waited >= settings.claim_idle - settings.heartbeat
 
 
 async def _kill_worker(stage: Stage) -> Observation:
     scene = await _fleet_at_work(stage)
     stage.strike(scene.name, scene.child, signal.SIGKILL)
-    return await _run_again(stage, scene, "{again} ran its {count} again", by_itself=True)
+    rerun = await _rerun(stage, scene)
+    return Observation(
+        seen=f"{rerun.who} ran its {len(rerun.jobs)} again",
+        right=rerun.clean and rerun.by == {scene.name},
+        recovery=stage.recovery(rerun.jobs),
+        jobs=rerun.jobs,
+    )
 
 
 async def _kill_worker_for_good(stage: Stage) -> Observation:
     scene = await _fleet_at_work(stage)
     with scene.child.not_restarted():
         stage.strike(scene.name, scene.child, signal.SIGKILL)
-        return await _run_again(stage, scene, "{again} ran its {count}, {waited} later")
+        rerun = await _rerun(stage, scene)
+    return Observation(
+        seen=f"{rerun.who} ran its {len(rerun.jobs)}, {rerun.waited.total_seconds():.1f} s later",
+        right=rerun.clean and scene.name not in rerun.by and _leases_ran_out(stage, rerun),
+        recovery=stage.recovery(rerun.jobs),
+        jobs=rerun.jobs,
+    )
 
 
 async def _pause_worker(stage: Stage) -> Observation:
     scene = await _fleet_at_work(stage)
 
     async def taken_over() -> bool:
-        return all([(await stage.api.job(job_id)).value.attempt > 1 for job_id in scene.held])
+        return all(job.ended or job.attempt > 1 for job in await stage.look(scene.held))
 
     async def refused() -> bool:
-        return all(_refusals(scene.child, job_id) for job_id in scene.held)
+        held = await stage.look(scene.held)
+        return all(_refusals(scene.child, job.job_id) for job in held if job.attempt > 1)
 
     with stage.paused(scene.name, scene.child):
         await stage.until("another worker runs the jobs", taken_over)
         stage.tell("Its leases ran out, and another worker runs its jobs.")
     await stage.until(f"{scene.name} learns that its leases are gone", refused)
-    stage.tell(f'{scene.name} logs: "{_refusals(scene.child, scene.held[0])[0]}".')
-    return await _run_again(stage, scene, "{again} ran them, {name} was refused")
+    rerun = await _rerun(stage, scene)
+    for line in dict.fromkeys(line for job in rerun.jobs for line in _refusals(scene.child, job.job_id)):
+        stage.tell(f'{scene.name} logs: "{line}".')
+    return Observation(
+        seen=f"{rerun.who} ran them, {scene.name} was refused",
+        right=rerun.clean and scene.name not in rerun.by and _leases_ran_out(stage, rerun),
+        recovery=stage.recovery(rerun.jobs),
+        jobs=rerun.jobs,
+    )
 
 
 class _Line(msgspec.Struct):
@@ -116,14 +147,13 @@ def _refusals(child: Child, job_id: str) -> list[str]:
 
 
 async def _drain(stage: Stage) -> Observation:
-    long = await stage.submit_many(JOBS // 2, latency_ms=LONG_MS)
     short = await stage.submit_many(JOBS // 2, latency_ms=SHORT_MS)
-    stage.tell(f"{len(long)} jobs of {LONG_MS} ms and {len(short)} of {SHORT_MS} ms run.")
-    running = await stage.running([*long, *short])
-    name, child, _ = await stage.victim([job for job in running if job.job_id in long])
-    held = [job.job_id for job in running if job.worker == name]
+    long = [job.job_id for job in await stage.at_work(JOBS // 2, latency_ms=LONG_MS)]
+    ids = [*short, *long]
+    name, child = await stage.victim(await stage.look(long))
+    held = [job.job_id for job in await stage.look(ids) if job.worker == name and not job.ended]
     stage.strike(name, child, signal.SIGTERM)
-    jobs = await stage.ends([*long, *short])
+    jobs = await stage.ends(ids)
     asked = [job for job in jobs if job.job_id in held]
     finished = sum(outcomes(job) == [Outcome.SUCCEEDED] for job in asked)
     refunded = sum(outcomes(job) == [Outcome.RELEASED, Outcome.SUCCEEDED] for job in asked)

@@ -28,10 +28,10 @@ def test_a_destroyed_group_and_a_deleted_queue_lose_no_job_silently(tmp_path: Pa
     assert list(report) == ["faults", "conservation", "seconds"]
     assert [row["fault"] for row in report["faults"]] == ["flush-group", "lost-entries"]
     for row in report["faults"]:
-        assert (row["as_expected"], row["jobs"], row["lost"], row["duplicates"]) == (True, 12, 0, 0)
+        assert (row["as_expected"], row["jobs"], row["lost"], row["duplicates"]) == (True, 18, 0, 0)
         assert 0 < row["recovery_s"] < 30
     kept = report["conservation"]
-    assert kept["submitted"] == kept["succeeded"] + kept["failed"] == 24
+    assert kept["submitted"] == kept["succeeded"] + kept["failed"] == 36
     assert kept["failed"] > 0
     assert kept["unaccounted"] == 0
     assert not list(tmp_path.iterdir())

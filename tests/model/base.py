@@ -58,8 +58,9 @@ class Process:
     """A worker's process as the steps know it. One that crashed in everybody's eyes may only be paused."""
 
     worker: Worker
-    #: Number of its latest announcement among all.
+    #: Number of its latest announcement among all, and when that was (Unix milliseconds).
     announced: int
+    announced_ms: int
     #: Every lease it was ever given.
     leases: list[Lease] = field(default_factory=list[Lease])
     #: What its store thinks it holds, by token.
@@ -100,7 +101,7 @@ class Steps(RuleBasedStateMachine):
         """A process that was just started, and sits down."""
         worker = self.world.run(self._seated(instance))
         self.announcements += 1
-        self.processes.append(Process(worker, self.announcements))
+        self.processes.append(Process(worker, self.announcements, self.world.now_ms()))
         return self.processes[-1]
 
     async def _seated(self, instance: str) -> Worker:

@@ -12,7 +12,7 @@ from tests.model.world import RealWorld, VirtualWorld
 from tests.servers import Server
 
 
-@pytest.mark.timeout(0 if GIVEN else 300)
+@pytest.mark.timeout(0 if GIVEN else 900)
 @pytest.mark.parametrize("twice", [False, True], ids=["once", "sent-twice"])
 def test_store_and_model_agree_after_every_step(server: Server, twice: bool) -> None:
     # Fewer where time has to pass, and where every script runs twice.

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from common.errors import SeatLost
 from common.job import Cause, JobStatus, Outcome
+from common.redis_store.fleet import KEEP_MS
 from common.store import Claimed, Failed, Finished, Lease, LeaseState, Released, Settlement
 from tests.model.base import PICK, Process, Steps, step
 from tests.model.job import Holder, Instant
@@ -43,9 +44,8 @@ class WorkerSteps(Steps):
         try:
             claimed, now = self.world.timed(process.worker.store.claim(limit, NOW, fresh=fresh))
         except SeatLost:
-            others = [other.announced for other in self.processes if other is not process]
             assert not announced, "a seat was lost that had just been taken"
-            assert process.retired or max(others, default=0) > process.announced
+            assert self._may_lose_seat(process), "a seat was lost to nobody"
             return []
         assert not process.retired, "a claim without a seat"
         assert len(claimed.leases) <= limit
@@ -55,10 +55,16 @@ class WorkerSteps(Steps):
         self._adopt(process, claimed, now)
         return list(claimed.leases)
 
+    def _may_lose_seat(self, process: Process) -> bool:
+        others = [other.announced for other in self.processes if other is not process]
+        forgotten = self.world.now_ms() - process.announced_ms >= KEEP_MS
+        return process.retired or forgotten or max(others, default=0) > process.announced
+
     def announce(self, process: Process) -> None:
         self.world.run(process.worker.heartbeat(busy=len(process.holding)))
         self.announcements += 1
-        process.announced, process.retired = self.announcements, False
+        process.announced, process.announced_ms = self.announcements, self.world.now_ms()
+        process.retired = False
         live = [view.worker for view in self.world.run(self.gateway.scale()).workers]
         assert len(set(live)) == len(live)
 

@@ -35,8 +35,10 @@ class Clock:
         return (EPOCH_NS + self.ns) // 10**6
 
     def advance_to(self, seconds: float) -> None:
-        # Rounded up: a timer that has been waited for is due.
-        self.ns = max(self.ns, -int(-seconds * 1e9 // 1))
+        # Never a little too early, by a float's rounding: a timer that has been waited for is due.
+        self.ns = max(self.ns, int(seconds * 1e9))
+        while self.now < seconds:
+            self.ns += 1
 
     @contextmanager
     def installed(self) -> Generator[None]:

@@ -43,7 +43,7 @@ def test_a_wrong_observation_is_a_failure() -> None:
 
 @pytest.mark.parametrize("found", ["lost", "duplicates", "unaccounted"])
 def test_one_job_too_few_or_too_many_is_a_failure(found: str) -> None:
-    assert report(**{found: 1}).exit is Exit.FAILED
+    assert report(right=True, **{found: 1}).exit is Exit.FAILED
 
 
 def test_a_run_that_nobody_could_ask_about_is_a_failure() -> None:

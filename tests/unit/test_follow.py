@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime
+from io import StringIO
 
 import pytest
 from rich.console import Console
@@ -34,34 +35,39 @@ def job(result: str | None) -> JobRecord:
     )
 
 
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+class Terminal(StringIO):
+    """Standard output and standard error in one, as it shows the two."""
+
+    def isatty(self) -> bool:
+        return True
 
 
-def shown(capsys: pytest.CaptureFixture[str], events: list[Event], end: JobRecord, *, states: bool) -> None:
-    # Written to one stream, as a terminal shows the two.
-    screen = Screen(Console(file=sys.stdout), states=states)
+def at_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, events: list[Event], end: JobRecord, *, states: bool
+) -> list[str]:
+    """The lines that it shows."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    screen = Screen(Console(file=terminal, color_system=None), states=states)
     for event in events:
         screen.show(event)
     screen.end(end)
+    return terminal.getvalue().splitlines()
 
 
-@pytest.mark.usefixtures("terminal")
-def test_at_a_terminal_a_notice_has_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    shown(capsys, RETRIED, job("half an answer"), states=False)
-    assert capsys.readouterr().out.splitlines() == [
+def test_at_a_terminal_a_notice_has_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = at_a_terminal(monkeypatch, RETRIED, job("half an answer"), states=False)
+    assert lines == [
         "half an",
         "attempt 2: the output starts again",
         "half an answer",
     ]
 
 
-@pytest.mark.usefixtures("terminal")
-def test_states_are_shown_to_somebody_who_watches(capsys: pytest.CaptureFixture[str]) -> None:
-    shown(capsys, RETRIED[:4], job(None), states=True)
-    assert capsys.readouterr().out.splitlines() == [
-        "queued, attempt 0",
+def test_states_are_shown_to_somebody_who_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = at_a_terminal(monkeypatch, RETRIED[:4], job(None), states=True)
+    assert lines == [
+        "queued",
         "running, attempt 1",
         "half an",
         "queued, attempt 1",

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from pathlib import Path
+
 import pytest
 
 from common.errors import SettingsError
 from common.job import Cause
 from common.settings import Settings
 from common.store import Store
+from tests.repository import ROOT
 from tests.requests import submit
 from tests.worker.backends import Named, raising
 from tests.worker.running import Crew, ended
@@ -40,6 +45,20 @@ def test_what_cannot_be_one_is_a_line_that_says_why(name: str, why: str) -> None
     with pytest.raises(SettingsError) as refused:
         open_backend(Settings(backend=name))
     assert str(refused.value) == f"IWL_BACKEND: {name}: {why}"
+
+
+async def test_the_example_in_the_documentation_is_one(
+    crew: Crew, gateway: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [example] = re.findall(
+        r"```python\n(# mine.py\n.*?)```", (ROOT / "docs/backends.md").read_text(), re.DOTALL
+    )
+    (tmp_path / "mine.py").write_text(example)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    await crew.start(open_backend(Settings(backend="mine:Shout")))
+    job = await ended(gateway, (await submit(gateway, "what is said")).job_id)
+    assert job.result
+    assert job.result.text == "WHAT IS SAID"
 
 
 @pytest.mark.settings(retry_backoff_ms=0, max_attempts=2)

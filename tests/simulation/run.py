@@ -1,0 +1,219 @@
+"""One simulation: a seed in, what happened out. The same seed is the same run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, cast
+from unittest.mock import patch
+
+import fakeredis
+from redis.asyncio import Redis
+
+from common.errors import StoreError
+from common.redis_store.keys import Keys
+from common.redis_store.wire import Wire
+from common.store import Store
+from tests.keyspace import leaks
+from tests.simulation.clients import Clients
+from tests.simulation.clock import Clock, VirtualLoop
+from tests.simulation.faults import Faults
+from tests.simulation.network import Network, Node
+from tests.simulation.plant import Plant
+from tests.simulation.server import SimulatedServer
+from tests.simulation.witness import Violation, Witness, expect
+
+NAMESPACE = "sim"
+#: Seconds in which everything must have ended once the faults are over.
+DRAINED_WITHIN = 1200.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    seed: int
+    digest: str
+    #: Seconds of virtual time.
+    lasted: float
+    commands: int
+    jobs: int
+    samples: int
+    faults: dict[str, int]
+    violation: str | None = None
+
+
+def simulate(seed: int, *, seconds: float = 90.0, wire: type[Wire] = Wire) -> Report:
+    """Never raises a violation: it is in the report."""
+    with seeded(seed):
+        return Simulation(seed, seconds, wire).run()
+
+
+@contextmanager
+def seeded(seed: int) -> Generator[None]:
+    """Everything random in this process comes from the seed: ids, tokens, jitter."""
+    state, entropy = random.getstate(), random.Random(f"entropy {seed}")
+    random.seed(seed)
+    # The function that `secrets` draws from was imported by name.
+    with patch.object(os, "urandom", entropy.randbytes), patch.object(random, "_urandom", entropy.randbytes):
+        yield
+    random.setstate(state)
+
+
+class Simulation:
+    def __init__(self, seed: int, seconds: float, wire: type[Wire]) -> None:
+        self._seed = seed
+        self._seconds = seconds
+        chance = random.Random(seed)
+        self._chance = chance
+        self._clock = Clock()
+        self._loop = VirtualLoop(self._clock)
+        with self._clock.installed():
+            self._server = SimulatedServer(self._loop)
+        self._network = Network(self._loop, self._server, random.Random(f"network {seed}"))
+        settings = drawn_settings(chance)
+        self._plant = Plant(self._network, settings, random.Random(f"plant {seed}"), wire)
+        self._witness = Witness(settings["max_attempts"])
+        self._faults = Faults(self._network, self._plant, self._witness, random.Random(f"faults {seed}"))
+        self._clients: list[Clients] = []
+        self._crashed: list[str] = []
+        self._loop.set_exception_handler(self._unhandled)
+
+    def run(self) -> Report:
+        violation = None
+        try:
+            self._loop.run(self._play())
+        except Violation as broken:
+            violation = str(broken)
+        except Exception as error:
+            violation = f"{type(error).__name__}: {error}"
+        finally:
+            self._loop.run(self._clear_up())
+            self._loop.run(self._loop.shutdown_asyncgens())
+            self._loop.close()
+        return Report(
+            seed=self._seed,
+            digest=self._server.digest,
+            lasted=self._clock.now,
+            commands=self._server.commands,
+            jobs=len(self._witness.sent),
+            samples=self._witness.samples,
+            faults=self._faults.count,
+            violation=violation,
+        )
+
+    # ---- phases
+
+    async def _play(self) -> None:
+        for number in range(self._chance.randint(2, 4)):
+            self._plant.start("worker", f"instance-{number}")
+        for number in range(self._chance.randint(1, 2)):
+            self._plant.start("scaler", f"scaler-{number}")
+        gateways = [self._gateway(f"g{number}") for number in range(2)]
+        observer = self._plant.node("witness", sheltered=True)
+        store = self._plant.store(observer)
+        faults = asyncio.create_task(self._faults.run())
+        while self._clock.now < self._seconds:
+            await asyncio.sleep(0.5 + self._chance.random())
+            await self._sample(store, [faults, *gateways])
+        faults.cancel()
+        self._faults.end()
+        for gateway in gateways:
+            gateway.cancel()
+        await self._drain(store)
+        await self._account(store)
+
+    def _gateway(self, name: str) -> asyncio.Task[Any]:
+        node = self._plant.node("gateway")
+        chance = random.Random(f"clients {name} {self._seed}")
+        clients = Clients(self._plant.store(node), self._witness, chance, self._clock, name)
+        self._clients.append(clients)
+        return node.spawn(clients.run(self._chance.choice([0.5, 2.0, 8.0])))
+
+    async def _sample(self, store: Store, tasks: list[asyncio.Task[Any]]) -> None:
+        self._check(tasks)
+        known = list(self._witness.accepted)
+        with suppress(StoreError):
+            await self._witness.sample(store, self._chance.sample(known, min(3, len(known))))
+
+    def _check(self, tasks: list[asyncio.Task[Any]]) -> None:
+        for error in self._plant.broken:
+            raise Violation(f"a process died of {error!r}") from error
+        expect(not self._crashed, f"unhandled: {self._crashed}")
+        for task in [*tasks, *(task for clients in self._clients for task in clients.tasks)]:
+            if task.done() and not task.cancelled() and (error := task.exception()):
+                raise error
+        for clients in self._clients:
+            clients.tasks = [task for task in clients.tasks if not task.done()]
+
+    async def _drain(self, store: Store) -> None:
+        until = self._clock.now + DRAINED_WITHIN
+        while True:
+            await asyncio.sleep(2)
+            await self._sample(store, [])
+            with suppress(StoreError):
+                if (backlog := await store.depth()).unfinished == 0 and not self._busy():
+                    return
+                expect(self._clock.now < until, f"never drained: {backlog}")
+
+    def _busy(self) -> bool:
+        return any(not task.done() for clients in self._clients for task in clients.tasks)
+
+    async def _account(self, store: Store) -> None:
+        """Every accepted job has ended, and nothing is left over."""
+        found = 0
+        for job_id in sorted(self._witness.sent):
+            job = await self._witness.look(store, job_id)
+            if job is not None:
+                found += 1
+                expect(job.status.terminal, f"never ended: {job}")
+        raw = fakeredis.FakeAsyncRedis(server=self._server.fake, protocol=2, decode_responses=True)
+        left = await leaks(cast(Redis, raw), NAMESPACE, Keys(NAMESPACE).permanent)
+        await raw.aclose()
+        expect(not left, f"P7: {left}")
+        backlog = await store.depth()
+        expect(backlog.pending in (0, None), f"deliveries of no job: {backlog}")
+
+    async def _clear_up(self) -> None:
+        """Lets every task of every process end, the killed ones too."""
+        tasks = [task for node in self._network.nodes for task in asyncio.all_tasks(self._loop)]
+        for node in self._network.nodes:
+            self._revive(node)
+        me = asyncio.current_task()
+        for _ in range(20):
+            tasks = sorted((task for task in asyncio.all_tasks() if task is not me), key=hash)
+            for task in tasks:
+                task.cancel()
+            if not tasks:
+                return
+            await asyncio.wait(tasks, timeout=10)
+
+    def _revive(self, node: Node) -> None:
+        node.cut = True
+        node.dead = False
+        node.resume()
+
+    def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self._crashed.append(f"{context.get('message')}: {context.get('exception')!r}")
+
+
+def drawn_settings(chance: random.Random) -> dict[str, Any]:
+    return {
+        "redis_url": "redis://simulated/0",
+        "namespace": NAMESPACE,
+        "claim_idle_ms": chance.choice([1_000, 4_000, 15_000]),
+        "max_attempts": chance.choice([1, 2, 3, 3, 4]),
+        "worker_concurrency": chance.choice([1, 2, 4]),
+        "retry_backoff_ms": chance.choice([0, 200, 2_000]),
+        "retry_backoff_max_ms": 5_000,
+        "job_timeout_ms": 15_000,
+        "drain_ms": chance.choice([100, 3_000]),
+        "min_workers": chance.choice([0, 1]),
+        "max_workers": 4,
+        "scale_down_window_ms": 3_000,
+    }
+
+
+Simulate = Callable[[int], Report]
