@@ -22,7 +22,8 @@ the reply is read. The commands are not listed by hand: a run without a death sh
 takes over: the same one restarted and, for what a worker held, also a stranger. A point has passed when every
 promise holds right after the death, every accepted job has ended once and within its budget, the client was
 told nothing that is not so, and nothing is left behind. Heartbeats and time keeping run by the clock: some
-points of theirs do not come in each run, and count as not reached.
+points of theirs do not come in each run, and count as not reached. Times include whatever else the machine
+did meanwhile.
 
 """
 

@@ -170,6 +170,33 @@ async def test_an_inactive_worker_moves_to_a_lower_free_seat(processes: Processe
     await third.run()
 
 
+@pytest.mark.settings(heartbeat_ms=500)
+async def test_a_seat_is_left_to_a_restart_of_its_instance_for_a_while(
+    processes: Processes, gateway: Store
+) -> None:
+    """Taken by an idle worker, its jobs would have to wait for their leases to run out."""
+    first = await processes.hire("pod-a")
+    idle = await processes.hire("pod-b")
+    await publish(gateway, 1)
+    await outlive(first)
+    assert (await idle.heartbeat()).worker == "worker-2"
+    assert (await processes.hire("pod-a")).name == "worker-1"
+
+
+@SHORT_SEATS
+async def test_a_seat_that_nobody_comes_back_to_is_taken_by_an_idle_worker(
+    processes: Processes, gateway: Store
+) -> None:
+    await processes.hire("pod-a")
+    idle = await processes.hire("pod-b")
+    await publish(gateway, 1)
+
+    async def moved() -> bool:
+        return (await idle.heartbeat()).worker == "worker-1"
+
+    await wait_until(moved)
+
+
 async def test_a_busy_worker_keeps_its_seat(processes: Processes, gateway: Store) -> None:
     first = await processes.hire()
     busy = await processes.hire()

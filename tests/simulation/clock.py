@@ -101,7 +101,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_soon(
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        context = context or copy_context()
+        context = copy_context() if context is None else context
         handle = asyncio.Handle(callback, args, self, context)
         self._soon.append((handle, context.get(PROCESS)))
         return handle
@@ -111,7 +111,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_at(
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        context = context or copy_context()
+        context = copy_context() if context is None else context
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         # The serial number keeps timers of one instant in the order of their making.
         heapq.heappush(self._timers, (when, next(self._serial), timer, context.get(PROCESS)))

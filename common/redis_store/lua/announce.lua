@@ -29,9 +29,11 @@ local function choose()
   return 'worker-' .. n
 end
 
+-- A slot is left to its old instance for two more leases: a restart there takes its jobs back at once.
 local function lower_free()
   for n = 1, (tonumber(string.match(held, '^worker%-(%d+)$')) or 1) - 1 do
-    if free('worker-' .. n) then return 'worker-' .. n end
+    local until_ms = redis.call('ZSCORE', WORKERS, 'worker-' .. n)
+    if not until_ms or until_ms + 2 * ttl <= now then return 'worker-' .. n end
   end
 end
 
