@@ -42,7 +42,7 @@ class Clients:
         with suppress(*GONE, StoreError):
             match self._chance.choice(["wait", "wait", "cancel", "read", "leave", "redrive"]):
                 case "wait":
-                    seconds = timedelta(seconds=self._chance.random() * 60)
+                    seconds = timedelta(seconds=self._chance.random() * 15)
                     self._witness.saw(await self._store.wait(sent.job_id, seconds))
                 case "cancel":
                     await asyncio.sleep(self._chance.random() * 10)
@@ -84,7 +84,8 @@ class Clients:
         orders = {
             "seconds": self._chance.choice([0.0, 0.05, 1.0, 6.0]) * self._chance.random(),
             "how": how,
-            "times": self._chance.choice([1, 2, 99]) if how else 0,
+            # A model that is never there uses up ten refunds, with longer and longer pauses.
+            "times": self._chance.choice([1, 2, 2 if how == "unreachable" else 99]) if how else 0,
         }
         request = JobRequest(
             prompt=name,

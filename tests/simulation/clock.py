@@ -60,6 +60,15 @@ class Process:
         self.paused = False
         #: Callbacks that came due while it was paused.
         self.held: list[Step] = []
+        #: All that have not ended: one that is never run again must not be collected as garbage either.
+        self.tasks: list[asyncio.Task[Any]] = []
+        self._roomy = 64
+
+    def owns(self, task: asyncio.Task[Any]) -> None:
+        self.tasks.append(task)
+        if len(self.tasks) > self._roomy:
+            self.tasks = [task for task in self.tasks if not task.done()]
+            self._roomy = 2 * len(self.tasks) + 64
 
 
 #: The process that runs the current callback; inherited by every task and timer it starts.
@@ -160,4 +169,8 @@ class _Task(asyncio.Task[Any]):
 
 
 def _task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
-    return _Task(work, loop=loop, **options)
+    task = _Task(work, loop=loop, **options)
+    context = options.get("context")
+    if process := context.get(PROCESS) if context is not None else PROCESS.get():
+        process.owns(task)
+    return task

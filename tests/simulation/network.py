@@ -44,15 +44,12 @@ class Node(Process):
         self.links: list[Link] = []
         #: Pipes of connections that are over, with messages still on their way.
         self.stragglers: list[Pipe] = []
-        self.tasks: list[asyncio.Task[Any]] = []
         self._context = copy_context()
         self._context.run(PROCESS.set, self)
         network.nodes.append(self)
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        task = self.network.loop.create_task(work, context=self._context.copy())
-        self.tasks.append(task)
-        return task
+        return self.network.loop.create_task(work, context=self._context.copy())
 
     def connect(self) -> SimulatedClient:
         return SimulatedClient(self)

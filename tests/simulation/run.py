@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, cast
@@ -28,6 +28,8 @@ from tests.simulation.server import SimulatedServer
 from tests.simulation.witness import Violation, Witness, expect
 
 NAMESPACE = "sim"
+#: How long things go wrong, in seconds.
+SECONDS = 45.0
 #: Seconds in which everything must have ended once the faults are over.
 DRAINED_WITHIN = 1200.0
 
@@ -45,7 +47,7 @@ class Report:
     violation: str | None = None
 
 
-def simulate(seed: int, *, seconds: float = 90.0, wire: type[Wire] = Wire) -> Report:
+def simulate(seed: int, *, seconds: float = SECONDS, wire: type[Wire] = Wire) -> Report:
     """Never raises a violation: it is in the report."""
     with seeded(seed):
         return Simulation(seed, seconds, wire).run()
@@ -82,7 +84,7 @@ class Simulation:
         self._loop.set_exception_handler(self._unhandled)
 
     def run(self) -> Report:
-        violation = None
+        violation: str | None = None
         try:
             self._loop.run(self._play())
         except Violation as broken:
@@ -130,7 +132,7 @@ class Simulation:
         chance = random.Random(f"clients {name} {self._seed}")
         clients = Clients(self._plant.store(node), self._witness, chance, self._clock, name)
         self._clients.append(clients)
-        return node.spawn(clients.run(self._chance.choice([0.5, 2.0, 8.0])))
+        return node.spawn(clients.run(self._chance.choice([1.0, 3.0, 8.0])))
 
     async def _sample(self, store: Store, tasks: list[asyncio.Task[Any]]) -> None:
         self._check(tasks)
@@ -178,17 +180,17 @@ class Simulation:
 
     async def _clear_up(self) -> None:
         """Lets every task of every process end, the killed ones too."""
-        tasks = [task for node in self._network.nodes for task in asyncio.all_tasks(self._loop)]
         for node in self._network.nodes:
             self._revive(node)
         me = asyncio.current_task()
-        for _ in range(20):
-            tasks = sorted((task for task in asyncio.all_tasks() if task is not me), key=hash)
+        while tasks := sorted((task for task in asyncio.all_tasks() if task is not me), key=hash):
             for task in tasks:
                 task.cancel()
-            if not tasks:
-                return
             await asyncio.wait(tasks, timeout=10)
+            # Asked for, so that the loop does not complain of it.
+            for task in tasks:
+                if task.done() and not task.cancelled():
+                    task.exception()
 
     def _revive(self, node: Node) -> None:
         node.cut = True
@@ -215,5 +217,3 @@ def drawn_settings(chance: random.Random) -> dict[str, Any]:
         "scale_down_window_ms": 3_000,
     }
 
-
-Simulate = Callable[[int], Report]
