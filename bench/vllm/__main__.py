@@ -13,7 +13,7 @@ from pathlib import Path
 import uvloop
 
 from bench.vllm.machine import facts
-from bench.vllm.report import Report, page, tables
+from bench.vllm.report import Report, page, tables, write
 from bench.vllm.rounds import Level, Round, one_round, through
 from bench.vllm.ways import Queued, Straight
 from common.errors import LabError
@@ -124,7 +124,7 @@ def main() -> None:
     for report in reports:
         print("\n" + "\n".join(tables(report)))
         if not args.no_file:
-            RESULTS.write_text(page(report))
+            write(RESULTS, page(report))
     sys.exit(code)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from statistics import median
 
 from bench.stage import percentile
@@ -22,6 +23,7 @@ class Report:
     levels: Sequence[Level]
 
 
+END = "<!-- end of straight and through the queue -->"
 TITLE = "# Results: straight to vLLM, and through the queue"
 
 WHAT = """\
@@ -46,6 +48,12 @@ On a machine with a GPU, with vLLM serving there on port 8000, the same comparis
 make bench-vllm ARGS="--url http://127.0.0.1:8000/v1 --tokens 256 --concurrency 1 4 16 64"
 ```
 """
+
+
+def write(path: Path, text: str) -> None:
+    """Replaces this page's part of the file; what stands behind its end is others'."""
+    others = path.read_text().partition(END)[2] if path.exists() else "\n"
+    path.write_text(f"{text.rstrip()}\n\n{END}{others}")
 
 
 def page(report: Report) -> str:

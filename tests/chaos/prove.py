@@ -58,7 +58,7 @@ def main() -> int:
     binaries = {EMBEDDED: embedded_binary(), **named_binaries(os.environ.get("IWL_TEST_SERVERS", ""))}
     runs: list[Run] = []
     for name, binary in binaries.items():
-        with tempfile.TemporaryDirectory(prefix="iwl-") as folder:
+        with tempfile.TemporaryDirectory(prefix="iwl-chaos-") as folder:
             server = ServerProcess(name, binary, Path(folder), durable=True)
             server.start()
             try:

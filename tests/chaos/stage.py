@@ -95,7 +95,7 @@ class Stage:
 @contextmanager
 def stage(server: Server) -> Generator[Stage, None, None]:
     # A short path: those of Unix sockets must fit into 107 bytes.
-    with tempfile.TemporaryDirectory(prefix="iwl-") as folder:
+    with tempfile.TemporaryDirectory(prefix="iwl-chaos-") as folder:
         socket = str(Path(folder, "zygote"))
         zygote = subprocess.Popen(
             [sys.executable, "-m", "tests.chaos.zygote", socket],

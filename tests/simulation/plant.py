@@ -81,7 +81,8 @@ class Plant:
         self._wire = wire
         self._started = 0
         self.running: list[Running] = []
-        self.calm = False
+        #: Nobody starts anything again.
+        self.closed = False
         #: What no process may die of.
         self.broken: list[BaseException] = []
 
@@ -119,7 +120,8 @@ class Plant:
             self._network.later(after, lambda: self._again(running.kind, running.instance))
 
     def _again(self, kind: str, instance: str) -> None:
-        self.start(kind, instance)
+        if not self.closed:
+            self.start(kind, instance)
 
     async def _work(self, running: Running) -> None:
         store = self.store(running.node, running.instance)

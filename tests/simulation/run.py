@@ -180,6 +180,7 @@ class Simulation:
 
     async def _clear_up(self) -> None:
         """Lets every task of every process end, the killed ones too."""
+        self._plant.closed = True
         for node in self._network.nodes:
             self._revive(node)
         me = asyncio.current_task()
