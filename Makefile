@@ -19,7 +19,7 @@ PYRIGHT := env -u PYRIGHT_PYTHON_FORCE_VERSION -u PYRIGHT_PYTHON_PYLANCE_VERSION
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo faults up test lint types format unit matrix model prove compose-test vllm-test bench bench-vllm clean
+.PHONY: help demo faults up test lint types format unit matrix model simulate prove compose-test vllm-test bench bench-vllm clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ matrix: $(VENV)/.dev ## Run what depends on the server against IWL_TEST_SERVERS=
 
 model: $(VENV)/.dev ## Compare the store with a model of the lifecycle, as long as you like (EXAMPLES=5000)
 	MODEL_EXAMPLES=$(or $(EXAMPLES),1000) $(CLEAN_ENV) $(BIN)/python -m pytest tests/model/test_model.py $(ARGS)
+
+simulate: $(VENV)/.dev ## Run the whole system in virtual time through seeded faults (ARGS="--seeds 500")
+	$(CLEAN_ENV) $(BIN)/python -m tests.simulation $(ARGS)
 
 prove: $(VENV)/.dev ## Kill a process at every command of every scenario (ARGS="worker after finish"), in minutes
 	IWL_TEST_SERVERS="$(IWL_TEST_SERVERS)" $(CLEAN_ENV) $(BIN)/python -m tests.chaos.prove $(ARGS)

@@ -114,7 +114,8 @@ class Child:
                 continue
             self._tell(f"{self.program.name} {_death(code)}; restarting it")
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), delay.total_seconds())
+                async with asyncio.timeout(delay.total_seconds()):
+                    await self._stop.wait()
 
     async def _live(self, *, again: bool) -> int:
         """One life of the child, from start to exit code."""

@@ -107,7 +107,8 @@ class System:
         """Gateway, workers, scaler, server: nothing is accepted that nobody would run."""
         await asyncio.gather(self._supervisor.stop(["api"], API_GRACE), self._say_what_is_waited_for())
         with suppress(LabError, TimeoutError):
-            await asyncio.wait_for(self._store.aclose(), STORE_GRACE.total_seconds())
+            async with asyncio.timeout(STORE_GRACE.total_seconds()):
+                await self._store.aclose()
         workers = [name for name in self._supervisor.children if name.startswith("worker-")]
         await self._supervisor.stop(workers, self.settings.drain + DRAIN_MARGIN)
         await self._supervisor.stop(["scaler"], SCALER_GRACE)

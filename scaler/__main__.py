@@ -36,12 +36,14 @@ async def serve(settings: Settings) -> None:
     try:
         work = asyncio.create_task(_scale(scaler, store, stop))
         await asyncio.wait((work, asyncio.create_task(stop.wait())), return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.wait_for(work, LAST_WORDS.total_seconds())
+        async with asyncio.timeout(LAST_WORDS.total_seconds()):
+            await work
     except TimeoutError:
         log.warning("the store does not answer; leaving without it")
     finally:
         with suppress(StoreUnavailable, TimeoutError):
-            await asyncio.wait_for(store.aclose(), LAST_WORDS.total_seconds())
+            async with asyncio.timeout(LAST_WORDS.total_seconds()):
+                await store.aclose()
     log.info("stopped")
 
 

@@ -97,3 +97,9 @@ def test_no_file_names_a_package_registry() -> None:
     hosts = ["python" + "hosted", "pypi" + dot + "org", "registry" + dot + "npm", "deb" + dot + "debian"]
     pattern = re.compile("|".join(hosts).encode())
     assert not [name(path) for path in files() if pattern.search(path.read_bytes())]
+
+
+@pytest.mark.parametrize("path", CODE, ids=by_name)
+def test_waits_keep_a_cancellation(path: Path) -> None:
+    """Up to Python 3.11 asyncio.wait_for swallows one that comes together with what was waited for."""
+    assert "wait_for(" not in re.sub(r"(_wait_for|def wait_for)\(", "", path.read_text())

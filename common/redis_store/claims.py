@@ -212,7 +212,8 @@ class Claims:
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._room.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._room.wait()
 
     async def _read(self, after: str, limit: int, block: int | None = None) -> list[Any]:
         blocking: Command = () if block is None else ("BLOCK", block)

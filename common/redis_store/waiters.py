@@ -69,7 +69,8 @@ class Waiters:
             ]
         # Without a subscription the recheck finds out: a caller is not held up for it.
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._subscribed.wait(), SUBSCRIBED_WITHIN)
+            async with asyncio.timeout(SUBSCRIBED_WITHIN):
+                await self._subscribed.wait()
 
     async def _keep_on(self, doing: Callable[[], Awaitable[None]]) -> None:
         """Whatever goes wrong: without these two tasks every wait would last until its timeout."""
@@ -120,7 +121,10 @@ class Waiters:
 
 async def _changed(event: asyncio.Event, timeout: float) -> bool:
     try:
-        await asyncio.wait_for(event.wait(), timeout)
+        # Not wait_for: up to Python 3.11 it swallows a cancellation that comes with the event, and the wait
+        # would go on for a client, or a gateway, that has left.
+        async with asyncio.timeout(timeout):
+            await event.wait()
     except TimeoutError:
         return False
     event.clear()

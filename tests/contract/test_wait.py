@@ -132,3 +132,18 @@ async def test_waiting_for_an_unknown_job_fails_at_once(gateway: Store) -> None:
         await gateway.wait(new_job_id(), LONG)
     with pytest.raises(JobExpired):
         await gateway.wait(new_job_id(now_ms=1_000_000_000_000), LONG)
+
+
+@pytest.mark.parametrize("steps", range(6))
+async def test_a_wait_that_is_given_up_as_it_is_woken_ends(
+    steps: int, gateway: Store, worker: Worker
+) -> None:
+    """A cancellation that comes together with the news must not be lost: somebody waits for its end."""
+    job = await submit(gateway)
+    waiting = asyncio.create_task(gateway.wait(job.job_id, timedelta(seconds=60)))
+    await worker.run(job.job_id)
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    waiting.cancel()
+    done, _ = await asyncio.wait([waiting], timeout=3)
+    assert done

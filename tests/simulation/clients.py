@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import suppress
+from datetime import timedelta
 
 from common.errors import JobEnded, JobExpired, JobNotFound, StoreError
 from common.job import JobRequest, Submission, new_job_id
 from common.store import Store, Submitted
-from datetime import timedelta
 from tests.simulation.clock import Clock
 from tests.simulation.witness import Witness, expect
 
@@ -19,7 +19,9 @@ GONE = (JobNotFound, JobExpired)
 class Clients:
     """Those behind one gateway."""
 
-    def __init__(self, store: Store, witness: Witness, chance: random.Random, clock: Clock, name: str) -> None:
+    def __init__(
+        self, store: Store, witness: Witness, chance: random.Random, clock: Clock, name: str
+    ) -> None:
         self._store = store
         self._witness = witness
         self._chance = chance
@@ -82,7 +84,7 @@ class Clients:
         name = f"{self._name}-{self._numbers}"
         how = self._chance.choice(["", "", "", "error", "permanent", "unreachable", "hang", "crash"])
         orders = {
-            "seconds": self._chance.choice([0.0, 0.05, 1.0, 6.0]) * self._chance.random(),
+            "seconds": self._chance.choice([0.0, 0.05, 2.0, 8.0]) * self._chance.random(),
             "how": how,
             # A model that is never there uses up ten refunds, with longer and longer pauses.
             "times": self._chance.choice([1, 2, 2 if how == "unreachable" else 99]) if how else 0,

@@ -58,7 +58,7 @@ class Process:
         self.name = name
         self.dead = False
         self.paused = False
-        #: Callbacks that came due while it was paused.
+        #: Callbacks that came due while it was paused, or after its death.
         self.held: list[Step] = []
         #: All that have not ended: one that is never run again must not be collected as garbage either.
         self.tasks: list[asyncio.Task[Any]] = []
@@ -140,9 +140,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self._step(*self._soon.popleft())
 
     def _step(self, handle: asyncio.Handle, process: Process | None) -> None:
-        if handle.cancelled() or (process and process.dead):
+        if handle.cancelled():
             return
-        if process and process.paused:
+        if process and (process.paused or process.dead):
             process.held.append((handle, process))
             return
         self.steps += 1

@@ -19,15 +19,26 @@ class Faults:
         self._witness = witness
         self._chance = chance
         self._failovers = chance.random() < 0.4
-        self._every = chance.choice([2.0, 5.0, 15.0])
+        self._every = chance.choice([0.7, 2.0, 5.0])
         self.count: dict[str, int] = {}
         self.calm = False
 
     async def run(self) -> None:
         """Until cancelled."""
+        self.weather()
         while True:
             await asyncio.sleep(self._chance.expovariate(1 / self._every))
-            kinds = [self.kill, self.kill, self.pause, self.zombie, self.drain, self.part, self.restart]
+            kinds = [
+                self.kill,
+                self.kill,
+                self.pause,
+                self.pause,
+                self.zombie,
+                self.zombie,
+                self.drain,
+                self.part,
+                self.restart,
+            ]
             kinds += [self.weather, self.weather, *([self.fail_over] if self._failovers else [])]
             kind = self._chance.choice(kinds)
             self.count[kind.__name__] = self.count.get(kind.__name__, 0) + 1
@@ -56,7 +67,7 @@ class Faults:
     def pause(self) -> None:
         if running := self._one():
             running.node.pause()
-            self._later(self._seconds(1, 10, 60), running.node)
+            self._later(self._seconds(2, 5, 10, 60), running.node)
 
     def zombie(self) -> None:
         """Paused or cut off, replaced under its own name, and back again."""
@@ -66,7 +77,7 @@ class Faults:
             else:
                 running.node.part()
             self._plant.replace(running, after=self._seconds(0.1, 20))
-            self._later(self._seconds(5, 60), running.node)
+            self._later(self._seconds(5, 10, 60), running.node)
 
     def drain(self) -> None:
         running = self._one("worker")
@@ -79,7 +90,7 @@ class Faults:
             self._later(self._seconds(1, 10, 60), running.node)
 
     def weather(self) -> None:
-        bad = self._chance.choice([0.0, 0.02, 0.1])
+        bad = self._chance.choice([0.01, 0.05, 0.2])
         self._network.weather = Weather(
             latency=self._chance.choice([0.0005, 0.002, 0.05, 0.4]),
             slow=self._chance.choice([0.0, 0.0, 0.01]),

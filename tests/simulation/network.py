@@ -156,8 +156,9 @@ class Link:
     async def connect(self) -> None:
         network = self.node.network
         await asyncio.sleep(network.delay(self.node))
-        while self.node.cut:
-            await asyncio.sleep(0.5)
+        if self.node.cut:
+            # Nobody refuses it either: whoever connects gives up on it.
+            await asyncio.get_running_loop().create_future()
         session = network.server.connect(self.node.name, lambda reply: down.send(reply))
         if session is None:
             raise ConnectionLost("refused")
@@ -226,7 +227,7 @@ class Link:
 
         self.node.network.later(self.node.network.delay(self.node) * 2, reset)
         if session is not None:
-            session.answer = lambda _: None
+            session.answer = _unheard
 
     def _hear(self, session: Session, reply: Any) -> None:
         if self.session is session:
@@ -243,6 +244,10 @@ class Link:
             self.node.links.remove(self)
             old = [pipe for pipe in self.node.stragglers if pipe.pending]
             self.node.stragglers = [*old, *(pipe for pipe in (self._up,) if pipe)]
+
+
+def _unheard(reply: Any) -> None:
+    pass
 
 
 def _run(server: SimulatedServer, session: Session, packed: bytes | None) -> None:

@@ -53,6 +53,10 @@ def simulate(seed: int, *, seconds: float = SECONDS, wire: type[Wire] = Wire) ->
         return Simulation(seed, seconds, wire).run()
 
 
+def replay_command(seed: int, seconds: float) -> str:
+    return f'make simulate ARGS="--seed {seed} --seconds {seconds:g}"'
+
+
 @contextmanager
 def seeded(seed: int) -> Generator[None]:
     """Everything random in this process comes from the seed: ids, tokens, jitter."""
@@ -196,7 +200,7 @@ class Simulation:
     def _revive(self, node: Node) -> None:
         node.cut = True
         node.dead = False
-        node.resume()
+        self._loop.resume(node)
 
     def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self._crashed.append(f"{context.get('message')}: {context.get('exception')!r}")
@@ -206,7 +210,7 @@ def drawn_settings(chance: random.Random) -> dict[str, Any]:
     return {
         "redis_url": "redis://simulated/0",
         "namespace": NAMESPACE,
-        "claim_idle_ms": chance.choice([1_000, 4_000, 15_000]),
+        "claim_idle_ms": chance.choice([600, 1_500, 6_000]),
         "max_attempts": chance.choice([1, 2, 3, 3, 4]),
         "worker_concurrency": chance.choice([1, 2, 4]),
         "retry_backoff_ms": chance.choice([0, 200, 2_000]),
@@ -217,4 +221,3 @@ def drawn_settings(chance: random.Random) -> dict[str, Any]:
         "max_workers": 4,
         "scale_down_window_ms": 3_000,
     }
-

@@ -40,7 +40,7 @@ class Session(FakeSocket):
         func: Callable[[bool], Any],
         shape: Callable[[Any], Any] | None = None,
     ) -> Any:
-        found, form = func(True), shape or (lambda reply: reply)
+        found, form = func(True), shape or _as_it_is
         if found is not None:
             return form(found)
         self._blocked = True
@@ -150,6 +150,10 @@ class SimulatedServer:
             if item.expireat is not None
         ]
         database._expiry_heap = sorted(heap)  # pyright: ignore[reportPrivateUsage]
+
+
+def _as_it_is(reply: Any) -> Any:
+    return reply
 
 
 class _Compiled:

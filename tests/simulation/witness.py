@@ -53,6 +53,7 @@ class Witness:
 
     def _result(self, job: Job, text: str) -> None:
         prompt, attempt = text.split("/")
+        expect(bool(job.attempts), f"a result without a start: {job}")
         last = job.attempts[-1]
         expect(prompt == job.metadata.get("name"), f"another job's result: {job}")
         expect(int(attempt) == last.n and last.outcome is Outcome.SUCCEEDED, f"P3: a lost lease wrote: {job}")

@@ -1,0 +1,96 @@
+"""The whole system in one process and in virtual time, through seeded faults: every accepted job ends once.
+
+`make simulate ARGS="--seeds 500"` runs as many seeds as you like; a failure prints how to repeat it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from common.redis_store import loader
+from tests.repository import ROOT
+from tests.simulation.run import SECONDS, replay_command, simulate
+
+SEEDS = range(1, 7)
+#: Seeds in which a broken store must be found out.
+SOON = range(200, 260)
+
+#: What is broken: file, the line as it is, and as it must not be.
+BROKEN = {
+    "any token may finish": (
+        "finish.lua",
+        "if job and job.token == item.token then",
+        "if job then",
+    ),
+    "a repeated finish counts again": (
+        "finish.lua",
+        "answers[i] = settled_before(item.id, job, item.token)",
+        "answers[i] = settled_before(item.id, job, item.token)\n"
+        "    if answers[i] == 'succeeded' then count('succeeded', 1) end",
+    ),
+    "a submit sent again is a second job": (
+        "submit.lua",
+        "if mine then return {'accepted', mine.created, math.max(0, position - 1)} end",
+        "",
+    ),
+    "keys stay for ever": (
+        "include/ending.lua",
+        "if job.idem then redis.call('PEXPIRE', idem_key(job.idem), IDEM_TTL) end",
+        "",
+    ),
+    "a crash costs no start": (
+        "include/judge.lua",
+        "if spent >= max_attempts then return 'dead' end",
+        "",
+    ),
+}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_accepted_job_ends_once(seed: int) -> None:
+    report = simulate(seed)
+    assert report.violation is None, f"{report}\nreplay: {replay_command(seed, SECONDS)}"
+
+
+@pytest.mark.timeout(300)
+def test_the_same_seed_is_the_same_run() -> None:
+    here = simulate(3, seconds=10)
+    script = "from tests.simulation.run import simulate; print(simulate(3, seconds=10).digest)"
+    there = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": "7"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert there.stdout.strip() == here.digest
+
+
+@pytest.fixture
+def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The store's scripts, to be broken by this test."""
+    copy = tmp_path / "lua"
+    shutil.copytree(loader.LUA, copy)
+    monkeypatch.setattr(loader, "LUA", copy)
+    loader.load.cache_clear()
+    yield copy
+    loader.load.cache_clear()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_broken_store_is_found_out(what: str, scripts: Path) -> None:
+    file, line, broken = BROKEN[what]
+    source = (scripts / file).read_text()
+    assert line in source
+    (scripts / file).write_text(source.replace(line, broken))
+    found = next((seed for seed in SOON if simulate(seed, seconds=30).violation), None)
+    assert found is not None
