@@ -91,6 +91,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._serial = itertools.count()
         self._soon: deque[Step] = deque()
         self._timers: list[tuple[float, int, asyncio.TimerHandle, Process | None]] = []
+        _Task.numbers = itertools.count()
         self.set_task_factory(_task)
 
     def time(self) -> float:
@@ -158,10 +159,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
 class _Task(asyncio.Task[Any]):
     """Sets of tasks have an order of their own: by number, not by address, so that a run can be repeated."""
 
-    _numbers = itertools.count()
+    numbers = itertools.count()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._number = next(_Task._numbers)
+        self._number = next(_Task.numbers)
         super().__init__(*args, **kwargs)
 
     def __hash__(self) -> int:

@@ -61,6 +61,7 @@ def test_every_accepted_job_ends_once(seed: int) -> None:
 
 @pytest.mark.timeout(300)
 def test_the_same_seed_is_the_same_run() -> None:
+    simulate(4, seconds=1)
     here = simulate(3, seconds=10)
     script = "from tests.simulation.run import simulate; print(simulate(3, seconds=10).digest)"
     there = subprocess.run(
