@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 
-from tests.simulation.network import Network, Node, Weather
+from tests.simulation.network import Network, Node
 from tests.simulation.plant import Plant, Running
+from tests.simulation.weather import Weather
 from tests.simulation.witness import Witness
 
 CALM = Weather()
@@ -19,7 +20,7 @@ class Faults:
         self._witness = witness
         self._chance = chance
         self._failovers = chance.random() < 0.4
-        self._every = chance.choice([0.7, 2.0, 5.0])
+        self.every = chance.choice([0.7, 2.0, 5.0])
         self.count: dict[str, int] = {}
         self.calm = False
 
@@ -27,7 +28,7 @@ class Faults:
         """Until cancelled."""
         self.weather()
         while True:
-            await asyncio.sleep(self._chance.expovariate(1 / self._every))
+            await asyncio.sleep(self._chance.expovariate(1 / self.every))
             kinds = [
                 self.kill,
                 self.kill,

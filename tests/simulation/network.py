@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import copy_context
-from dataclasses import dataclass
 from typing import Any
 
 from redis.exceptions import ConnectionError as ConnectionLost
@@ -16,20 +15,7 @@ from redis.exceptions import ConnectionError as ConnectionLost
 from common.redis_store.wire import Reply
 from tests.simulation.clock import PROCESS, Process, VirtualLoop
 from tests.simulation.server import Session, SimulatedServer
-
-
-@dataclass
-class Weather:
-    """Chances for each message, and seconds."""
-
-    latency: float = 0.001
-    #: A message takes up to `stall` seconds.
-    slow: float = 0.0
-    stall: float = 8.0
-    #: The connection breaks: before the request arrives, after it was run, or while it goes on by itself.
-    lost_request: float = 0.0
-    lost_reply: float = 0.0
-    late_request: float = 0.0
+from tests.simulation.weather import Weather
 
 
 class Node(Process):

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from common.errors import LabError, StoreUnavailable
 from common.job import JobRequest
 from common.redis_store.store import RedisStore
-from common.redis_store.wire import Client, Wire
+from common.redis_store.wire import Client
 from common.settings import Settings
 from common.telemetry import WorkerMetrics
 from scaler.gauges import Gauges
@@ -72,13 +72,10 @@ class Running:
 
 
 class Plant:
-    def __init__(
-        self, network: Network, settings: dict[str, Any], chance: random.Random, wire: type[Wire] = Wire
-    ) -> None:
+    def __init__(self, network: Network, settings: dict[str, Any], chance: random.Random) -> None:
         self._network = network
         self._settings = settings
         self._chance = chance
-        self._wire = wire
         self._started = 0
         self.running: list[Running] = []
         #: Nobody starts anything again.
@@ -91,7 +88,7 @@ class Plant:
 
     def store(self, node: Node, instance: str = "client") -> RedisStore:
         connect = cast(Callable[[], Client], node.connect)
-        return RedisStore(self.settings(instance), connect=connect, wire=self._wire)
+        return RedisStore(self.settings(instance), connect=connect)
 
     def node(self, kind: str, *, sheltered: bool = False) -> Node:
         self._started += 1

@@ -16,7 +16,6 @@ from redis.asyncio import Redis
 
 from common.errors import StoreError
 from common.redis_store.keys import Keys
-from common.redis_store.wire import Wire
 from common.store import Store
 from tests.keyspace import leaks
 from tests.simulation.clients import Clients
@@ -47,10 +46,10 @@ class Report:
     violation: str | None = None
 
 
-def simulate(seed: int, *, seconds: float = SECONDS, wire: type[Wire] = Wire) -> Report:
-    """Never raises a violation: it is in the report."""
+def simulate(seed: int, *, seconds: float = SECONDS, harsh: bool = False) -> Report:
+    """Never raises a violation: it is in the report. `harsh`: short leases, and faults without a pause."""
     with seeded(seed):
-        return Simulation(seed, seconds, wire).run()
+        return Simulation(seed, seconds, harsh).run()
 
 
 def replay_command(seed: int, seconds: float) -> str:
@@ -69,7 +68,7 @@ def seeded(seed: int) -> Generator[None]:
 
 
 class Simulation:
-    def __init__(self, seed: int, seconds: float, wire: type[Wire]) -> None:
+    def __init__(self, seed: int, seconds: float, harsh: bool) -> None:
         self._seed = seed
         self._seconds = seconds
         chance = random.Random(seed)
@@ -79,10 +78,12 @@ class Simulation:
         with self._clock.installed():
             self._server = SimulatedServer(self._loop)
         self._network = Network(self._loop, self._server, random.Random(f"network {seed}"))
-        settings = drawn_settings(chance)
-        self._plant = Plant(self._network, settings, random.Random(f"plant {seed}"), wire)
+        settings = drawn_settings(chance) | ({"claim_idle_ms": 600, "worker_concurrency": 4} if harsh else {})
+        self._plant = Plant(self._network, settings, random.Random(f"plant {seed}"))
         self._witness = Witness(settings["max_attempts"])
         self._faults = Faults(self._network, self._plant, self._witness, random.Random(f"faults {seed}"))
+        if harsh:
+            self._faults.every = 0.5
         self._clients: list[Clients] = []
         self._crashed: list[str] = []
         self._loop.set_exception_handler(self._unhandled)
