@@ -19,7 +19,7 @@ PYRIGHT := env -u PYRIGHT_PYTHON_FORCE_VERSION -u PYRIGHT_PYTHON_PYLANCE_VERSION
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo faults up test lint types format unit matrix model simulate prove compose-test vllm-test bench bench-vllm clean
+.PHONY: help demo faults up test lint types format unit matrix model simulate prove endure compose-test vllm-test bench bench-vllm clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ simulate: $(VENV)/.dev ## Run the whole system in virtual time through seeded fa
 
 prove: $(VENV)/.dev ## Kill a process at every command of every scenario (ARGS="worker after finish"), in minutes
 	IWL_TEST_SERVERS="$(IWL_TEST_SERVERS)" $(CLEAN_ENV) $(BIN)/python -m tests.chaos.prove $(ARGS)
+
+endure: $(VENV)/.dev ## Kill workers under 100,000 jobs, 200 times, in minutes (ARGS="--jobs 10000 --kills 20")
+	$(CLEAN_ENV) $(BIN)/python -m tests.endurance $(ARGS)
 
 compose-test: $(VENV)/.dev ## Run the Docker Compose stack through crashes, restarts and scaling, in minutes
 	@$(BIN)/python -m tests.compose

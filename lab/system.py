@@ -46,6 +46,8 @@ class Plan:
     data: Path | None = None
     #: Settings of all children, without the `IWL_` prefix.
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
+    #: Whether scaler and workers serve their metrics, each on a free port (`System.metrics`).
+    metrics: bool = False
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,12 +76,13 @@ class System:
             "redis_url": redis_url,
             "port": str(port),
             "max_workers": str(plan.workers),
-            "metrics_port": "0",
         }
         self.settings: Settings = load_settings(**self._overrides)
         self.api = f"http://{_reachable(host)}:{port}"
         self._store: Store = open_store(self.settings)
         self.folder = Folder(plan.data)
+        #: Where children serve their metrics, by the names of `Child.program`.
+        self.metrics: dict[str, int] = {}
         self._tell = tell
         self._supervisor = Supervisor(tell)
 
@@ -156,7 +159,10 @@ class System:
         return await self._store.depth()
 
     def _add(self, name: str, module: str | None = None) -> None:
-        environment = child_environment(**self._overrides, instance=self._instance(name))
+        if self._plan.metrics and name != "api":
+            self.metrics[name] = free_port()
+        own = {"instance": self._instance(name), "metrics_port": str(self.metrics.get(name, 0))}
+        environment = child_environment(**self._overrides, **own)
         # An id of the user's own would be claimed by every worker at once.
         environment.pop(f"{PREFIX}WORKER_ID", None)
         # -P: a folder named `api` or `common` where the user happens to stand is not ours.

@@ -39,6 +39,11 @@ class Server(Protocol):
         ...
 
 
+def connect(url: str, *, decode_responses: bool = False) -> Redis:
+    """A new client of a real server; the caller closes it."""
+    return Redis.from_url(url, decode_responses=decode_responses, protocol=2)  # pyright: ignore[reportUnknownMemberType]
+
+
 class FakeredisServer:
     """fakeredis: one in-memory server that all clients of this object share."""
 
@@ -93,7 +98,7 @@ class ServerProcess:
         return self._process.pid
 
     def connect(self, *, decode_responses: bool = False) -> Redis:
-        return Redis.from_url(self.url, decode_responses=decode_responses, protocol=2)  # pyright: ignore[reportUnknownMemberType]
+        return connect(self.url, decode_responses=decode_responses)
 
     def start(self) -> None:
         """Returns once the server answers, its data loaded."""

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tests.chaos.campaign import LANES, Tally
 from tests.keyspace import command
-from tests.repository import ROOT
+from tests.results import write_section
 from tests.servers import ServerProcess
 
-RESULTS = ROOT / "docs" / "results.md"
-HEADING = "## Every crash point"
-END = "<!-- end of crash points -->"
 ABOUT = """\
 `make prove` plays each scenario with real processes. For each command that one of them sends to the store, it
 kills the process (SIGKILL) before the command is sent, and again after the server has executed it and before
@@ -69,20 +65,8 @@ async def version_of(server: ServerProcess) -> str:
 
 
 def write(runs: Sequence[Run]) -> None:
-    """Replaces the section, or adds it; everything else in the file is others'."""
-    text = RESULTS.read_text() if RESULTS.exists() else "# Results\n"
-    section = "\n".join([HEADING, "", *_lines(runs), END])
-    pattern = re.compile(rf"^{HEADING}$.*?^{END}$", re.DOTALL | re.MULTILINE)
-    there = pattern.search(text)
-    rest = f"{text.rstrip()}\n\n{section}\n"
-    RESULTS.write_text(pattern.sub(lambda _: section, text) if there else rest)
-
-
-def _lines(runs: Sequence[Run]) -> list[str]:
-    lines: list[str] = [*ABOUT.splitlines()]
-    for run in runs:
-        lines += _table(run)
-    return lines
+    lines = [line for run in runs for line in [*_table(run), ""]]
+    write_section("Every crash point", [ABOUT, *lines[:-1]])
 
 
 def _table(run: Run) -> list[str]:
@@ -93,7 +77,7 @@ def _table(run: Run) -> list[str]:
         "|---|---|---|---|---|---|",
     ]
     rows += [_row(name, tally) for name, tally in run.tallies.items() if tally.points]
-    return [*rows, _row("all", run.total), ""]
+    return [*rows, _row("all", run.total)]
 
 
 def _row(name: str, tally: Tally) -> str:
