@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import pytest
@@ -41,15 +42,17 @@ async def test_a_prompt_is_completed_as_one_message_of_a_user(trial: Trial) -> N
 
 
 async def test_tokens_are_streamed_as_they_come(trial: Trial) -> None:
-    job_id = await trial.submit(stream=True, params=tokens(3000, seed=1))
+    job_id = await trial.submit(stream=True, params=tokens(6000, seed=1))
     chunks: list[tuple[float, str]] = []
-    status = ""
+    looked: asyncio.Task[JobRecord] | None = None
     async for event in trial.api.events(job_id):
         if event.kind == "chunk":
             chunks.append((time.monotonic(), event.data.text or ""))
-            status = status or (await trial.job(job_id)).status
+            # Not waited for here: the chunks that come meanwhile would be read late, and as one.
+            looked = looked or asyncio.create_task(trial.job(job_id))
     job = await trial.ended(job_id)
-    assert status == "running", "the first tokens came when the job was over"
+    assert looked
+    assert (await looked).status == "running", "the first tokens came when the job was over"
     assert "".join(text for _, text in chunks) == text_of(job)
     assert job.started_at
     assert job.finished_at

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
@@ -50,7 +51,9 @@ async def test_a_cancelled_job_leaves_the_engine_within_two_seconds(trial: Trial
 
 
 async def test_a_cancelled_job_takes_no_other_along(trial: Trial) -> None:
-    ids = [await trial.submit(params=LONG if n == 0 else tokens(700)) for n in range(SLOTS)]
+    # Long enough for all of them to be seen at work at once, however busy the machine is.
+    orders = [LONG, *[tokens(2500)] * (SLOTS - 1)]
+    ids = await asyncio.gather(*(trial.submit(params=params) for params in orders))
     await trial.engine.until_running(SLOTS)
     await trial.api.cancel(ids[0])
     others = await trial.all_ended(ids[1:])

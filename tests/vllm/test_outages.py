@@ -18,9 +18,10 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(240)]
 async def test_an_engine_killed_in_the_middle_costs_each_running_job_one_attempt(
     breakable: Engine, trial: Trial
 ) -> None:
-    running = [await trial.submit(params=tokens(2000)) for _ in range(SLOTS)]
-    await trial.engine.until_running(SLOTS)
+    running = [await trial.submit(params=tokens(3000)) for _ in range(SLOTS)]
     waiting = [await trial.submit(params=tokens(50)) for _ in range(SLOTS)]
+    # Nothing comes between this and the kill: on a busy machine the jobs would end in the meantime.
+    await trial.engine.until_running(SLOTS)
     await breakable.kill()
     await trial.until_ready(False)
     await trial.until(lambda stats: not stats.running)
