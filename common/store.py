@@ -253,7 +253,7 @@ class Presence:
     worker_id: str | None = None
     concurrency: int = 1
     busy: int = 0
-    #: Whether the backend is ready.
+    #: Whether the backend is ready, and the worker can claim and settle.
     ready: bool = True
 
 

@@ -129,7 +129,11 @@ class WorkerMetrics(KeeperMetrics):
         )
         self.busy = Gauge("iwl_worker_busy", "Jobs running on this worker.", registry=registry)
         self.slots = Gauge("iwl_worker_slots", "Jobs this worker can run at once.", registry=registry)
-        self.ready = Gauge("iwl_worker_ready", "1 when the backend is ready.", registry=registry)
+        self.ready = Gauge(
+            "iwl_worker_ready",
+            "1 when the backend is, and claims and outcomes go through.",
+            registry=registry,
+        )
         self.active = Gauge("iwl_worker_active", "1 when the scale lets this worker read.", registry=registry)
         self.tokens = Counter("iwl_tokens", "Tokens through the model.", ["direction"], registry=registry)
         self.loop_lag = Gauge(

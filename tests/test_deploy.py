@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from common.settings import PREFIX, Settings
 from common.telemetry import GatewayMetrics, ScalerMetrics, WorkerMetrics
-from tests.repository import ROOT, files, name
+from tests.repository import ROOT, files, name, tree
 
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 KEYS = yaml.safe_load((ROOT / "docker-compose.keys.yml").read_text())
@@ -222,6 +223,16 @@ def test_every_label_value_that_is_asked_for_exists_from_the_start(where: str, e
                 continue
             for value in values.split("|"):
                 assert (series, label, value) in INITIAL, where
+
+
+#: Each with a handful of values. An id would make a series of its own, for ever.
+LABELS = {"reason", "method", "route", "code", "status", "cause", "outcome", "direction", "state"}
+
+
+def test_no_metric_has_a_job_or_a_worker_as_label() -> None:
+    calls = [node for node in ast.walk(tree(ROOT / "common/telemetry.py")) if isinstance(node, ast.Call)]
+    lists = [argument for call in calls for argument in call.args if isinstance(argument, ast.List)]
+    assert {label for names in lists for label in ast.literal_eval(names)} == LABELS
 
 
 def test_every_metric_is_on_the_dashboard() -> None:

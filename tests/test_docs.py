@@ -10,7 +10,7 @@ import pytest
 
 from common.job import TERMINAL, TRANSITIONS
 from common.settings import PREFIX, ClientSettings, Settings
-from tests.repository import ROOT, documents, files, make_targets, name
+from tests.repository import ROOT, documents, files, functions, make_targets, name
 
 DOCUMENTS = documents()
 
@@ -137,6 +137,58 @@ def test_every_script_is_explained() -> None:
     assert scripts
     assert not {script for script in scripts if f"`{script}.lua`" not in text}
     assert set(re.findall(r"`(\w+)\.lua`", text)) <= scripts
+
+
+# ---------------------------------------------------------------- guarantees, failure index
+
+INDEX, GUARANTEES = ROOT / "docs/failure-index.md", ROOT / "docs/guarantees.md"
+NOT_BUILT = "Second system, not built yet."
+
+
+def cited(text: str) -> set[tuple[str, str]]:
+    """(file, test) of each test that is named: `file::test`, or a link from the test's name to its file."""
+    linked = re.findall(r"\[(test_\w+)\]\(\.\./(tests/[\w/]+\.py)\)", text)
+    return {*re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text), *((file, test) for test, file in linked)}
+
+
+def defined_in(file: str) -> set[str]:
+    return {function for function, _ in functions(ROOT / file) if function.startswith("test_")}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=by_name)
+def test_every_test_in_a_document_exists(path: Path) -> None:
+    text = path.read_text()
+    for file, test in cited(text):
+        assert (ROOT / file).exists(), file
+        assert test in defined_in(file), f"{file}::{test}"
+    # Written in any other way, a test would not be looked for.
+    assert set(re.findall(r"\btest_\w+\b(?!\.py)", text)) == {test for _, test in cited(text)}
+
+
+def failures() -> list[tuple[int, str]]:
+    """(number, what stands against it)"""
+    rows = re.findall(r"^\| (\d+) \| [^|]+ \| [^|]+ \| ([^|]+) \|$", INDEX.read_text(), re.MULTILINE)
+    return [(int(number), answer) for number, answer in rows]
+
+
+def test_the_failure_index_has_every_number_once() -> None:
+    assert [number for number, _ in failures()] == list(range(1, 68))
+
+
+def test_every_failure_has_a_test_or_a_reason() -> None:
+    """A reason names the file that sees to it."""
+    reason = re.compile(r"Cannot happen: .*`[\w/]+\.\w+`")
+    assert not [
+        number
+        for number, answer in failures()
+        if not (cited(answer) or reason.match(answer) or answer == NOT_BUILT)
+    ]
+
+
+def test_every_promise_is_shown_by_a_test() -> None:
+    shown = dict(re.findall(r"^- \*\*(P\d+)\*\*: (.+(?:\n  .+)*)", GUARANTEES.read_text(), re.MULTILINE))
+    assert list(shown) == [f"P{number}" for number in range(1, 11)]
+    assert all(cited(tests) for tests in shown.values())
 
 
 # ---------------------------------------------------------------- changelog, decisions

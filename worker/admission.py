@@ -19,6 +19,7 @@ class Admission:
         self.holdings = Holdings(concurrency, self.changed)
         self._seat: Seat | None = None
         self._ready = False
+        self._reading = True
         self._committing = True
         self._draining = False
 
@@ -44,6 +45,11 @@ class Admission:
             self._turn()
 
     @property
+    def able(self) -> bool:
+        """What the fleet is told as `ready`: the backend is, and the last claim and the last flush worked."""
+        return self._ready and self._reading and self._committing
+
+    @property
     def draining(self) -> bool:
         return self._draining
 
@@ -55,6 +61,9 @@ class Admission:
     @property
     def worker(self) -> str | None:
         return self._seat.worker if self._seat else None
+
+    def reads(self, working: bool) -> None:
+        self._reading = working
 
     def commits(self, working: bool) -> None:
         """No claims while the last flush has failed: their outcomes could not be stored either."""

@@ -135,8 +135,10 @@ class Worker:
             except SeatLost:
                 self._seat.lost()
             except StoreError as error:
+                self._admission.reads(False)
                 await self._reader_bell.rest(patience.failed(error))
             else:
+                self._admission.reads(True)
                 patience.succeeded()
                 self._begin(claimed)
 
@@ -193,7 +195,7 @@ class Worker:
     def _show(self, metrics: WorkerMetrics) -> None:
         metrics.slots.set(self._holdings.concurrency)
         metrics.busy.set_function(lambda: len(self._holdings.running))
-        metrics.ready.set_function(lambda: self._admission.ready)
+        metrics.ready.set_function(lambda: self._admission.able)
         metrics.active.set_function(lambda: self._admission.fresh)
 
     # ------------------------------------------------------------ leaving

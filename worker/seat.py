@@ -61,5 +61,5 @@ class SeatKeeper:
             worker_id=self._worker_id,
             concurrency=self._admission.holdings.concurrency,
             busy=len(self._admission.holdings),
-            ready=self._admission.ready,
+            ready=self._admission.able,
         )

@@ -8,6 +8,8 @@ from common.errors import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
 
 #: Error codes of a server that will take writes again: loading, following, failing over, its disk full.
 PASSING = frozenset({"READONLY", "MASTERDOWN", "LOADING", "MISCONF", "NOREPLICAS", "CLUSTERDOWN", "BUSY"})
+#: For some of them the library has a class, and takes the code off the message.
+PASSING_CLASSES = (exceptions.ReadOnlyError, exceptions.MasterDownError, exceptions.ClusterDownError)
 
 
 def translate(error: Exception) -> StoreError:
@@ -16,7 +18,7 @@ def translate(error: Exception) -> StoreError:
         return StoreFull()
     if isinstance(error, (exceptions.ConnectionError, exceptions.TimeoutError, OSError)):
         return StoreUnavailable(f"The store is away: {text}")
-    if text.split(" ", 1)[0] in PASSING:
+    if isinstance(error, PASSING_CLASSES) or text.split(" ", 1)[0] in PASSING:
         return StoreUnavailable(f"The store takes no writes: {text}")
     return StoreCorrupt(f"The store's keys are not as we left them: {text}")
 

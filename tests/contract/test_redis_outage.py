@@ -125,29 +125,61 @@ async def test_a_server_that_hangs_counts_as_away_and_mixes_up_no_answers(
     here: Processes, private_server: ServerProcess
 ) -> None:
     store = await here.open()
-    jobs = [await submit(store, f"prompt {n}") for n in range(10)]
+    jobs = [await submit(store, metadata={"n": n}) for n in range(10)]
     private_server.pause()
     try:
         answers = await asyncio.gather(*(store.get(job.job_id) for job in jobs), return_exceptions=True)
     finally:
         private_server.resume()
     assert {type(answer) for answer in answers} == {StoreUnavailable}
-    again = await asyncio.gather(*(store.get(job.job_id) for job in jobs))
-    assert [job.job_id for job in again] == [job.job_id for job in jobs]
+    # In another order: answers that were left on the wire would come in the old one.
+    again = await asyncio.gather(*(store.get(job.job_id) for job in reversed(jobs)))
+    assert [job.metadata for job in again] == [job.metadata for job in reversed(jobs)]
 
 
 async def test_a_caller_that_gives_up_leaves_no_answer_behind_for_the_next(
     here: Processes, private_server: ServerProcess
 ) -> None:
     store = await here.open()
-    one, other = await submit(store), await submit(store)
+    one, other = await submit(store), await submit(store, metadata={"which": "other"})
     private_server.pause()
     gives_up = asyncio.create_task(store.get(one.job_id))
     await asyncio.wait([gives_up], timeout=0.05)
     gives_up.cancel()
     private_server.resume()
     for _ in range(3):
-        assert (await store.get(other.job_id)).job_id == other.job_id
+        assert await store.get(other.job_id) == other
+
+
+@pytest.mark.parametrize("stale_reads", ["yes", "no"])
+async def test_a_server_that_became_a_replica_counts_as_away(
+    here: Processes, private_server: ServerProcess, stale_reads: str
+) -> None:
+    """After a failover the old address may go on answering, and refuses every write: READONLY, MASTERDOWN."""
+    store, worker = await here.open(), await here.hire()
+    await submit(store)
+    lease = await worker.lease()
+    calls: list[Callable[[], Awaitable[object]]] = [
+        store.tend,
+        lambda: store.submit(submission()),
+        lambda: store.cancel(lease.job_id),
+        lambda: worker.store.claim(1, NOW),
+        lambda: worker.store.extend([lease]),
+        lambda: worker.store.settle([finished(lease)]),
+        worker.heartbeat,
+        here.open,
+    ]
+    raw = private_server.connect()
+    await command(raw, "CONFIG", "SET", "replica-serve-stale-data", stale_reads)
+    await command(raw, "REPLICAOF", "127.0.0.1", 1)
+    for call in calls:
+        with pytest.raises(StoreUnavailable):
+            await call()
+    await command(raw, "REPLICAOF", "NO", "ONE")
+    await raw.aclose()
+    assert await worker.finish(lease) is Settled.SUCCEEDED
+    await submit(store)
+    await worker.run()
 
 
 async def test_a_store_that_is_away_at_the_start_says_so(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -125,6 +126,22 @@ async def test_a_recreated_group_does_not_steal_what_is_held(
     assert await worker.extend(lease) is LeaseState.HELD
     assert await worker.finish(lease) is Settled.SUCCEEDED
     assert await other.look() == Claimed()
+
+
+@pytest.mark.settings(claim_idle_ms=600)
+async def test_a_recreated_group_does_not_steal_what_was_begun_long_ago_and_renewed(
+    processes: Processes, gateway: Store, worker: Worker, vandal: Vandal
+) -> None:
+    await submit(gateway)
+    lease = await worker.lease()
+    begun_long_ago = time.monotonic() + 1
+    while time.monotonic() < begun_long_ago:
+        assert await worker.extend(lease) is LeaseState.HELD
+        await asyncio.sleep(0.05)
+    await destroy_group(vandal)
+    other = await processes.hire()
+    assert (await other.look()).leases == ()
+    assert await worker.finish(lease) is Settled.SUCCEEDED
 
 
 @pytest.mark.settings(claim_idle_ms=400)
@@ -391,6 +408,26 @@ async def test_a_negative_lag_is_unknown(gateway: Store, worker: Worker, vandal:
         await vandal.delete_entry(lease.job_id)
     backlog = await gateway.depth()
     assert (backlog.lag, backlog.pending) == (None, 2)
+
+
+async def test_lag_is_right_after_somebody_trimmed_the_queue(
+    gateway: Store, worker: Worker, vandal: Vandal
+) -> None:
+    """The server's own lag stays too high from then on."""
+    jobs = [await submit(gateway) for _ in range(4)]
+    await vandal.raw.xtrim(vandal.keys.jobs, maxlen=1, approximate=False)
+    assert (await gateway.depth()).lag == 1
+    lost = 0
+
+    async def told() -> bool:
+        nonlocal lost
+        lost += (await gateway.tend()).lost
+        return lost == 3
+
+    await wait_until(told, timeout=10)
+    await worker.run(jobs[3].job_id)
+    backlog = await gateway.depth()
+    assert (backlog.lag, backlog.pending, backlog.failed) == (0, 0, 3)
 
 
 async def test_finishing_works_although_somebody_deleted_the_entry(

@@ -83,6 +83,26 @@ async def test_a_submit_whose_reply_was_lost_is_one_job(proxy: Proxy, remote: St
     assert (await gateway.depth()).submitted == 1
 
 
+async def connections(raw: Redis) -> int:
+    return len(str(await command(raw, "CLIENT", "LIST")).splitlines())
+
+
+async def test_however_many_wait_and_submit_a_process_has_a_handful_of_connections(
+    gateway: Store, worker: Worker, raw: Redis
+) -> None:
+    """More than the library's pool would take; it raises at once when it is empty."""
+    job = await submit(gateway)
+    before = await connections(raw)
+    waiting = [asyncio.create_task(gateway.wait(job.job_id, timedelta(seconds=20))) for _ in range(150)]
+    claiming = asyncio.create_task(worker.look(wait=timedelta(seconds=1), fresh=False))
+    sent = await asyncio.gather(*(submit(gateway) for _ in range(150)))
+    assert await connections(raw) - before <= 2
+    await claiming
+    for lease in await worker.take(len(sent) + 1):
+        await worker.finish(lease)
+    assert {ended.status for ended in await asyncio.gather(*waiting)} == {JobStatus.SUCCEEDED}
+
+
 async def test_nonsense_on_the_channel_does_not_stop_waiting(
     gateway: Store, worker: Worker, raw: Redis, namespace: str
 ) -> None:

@@ -242,6 +242,15 @@ async def test_a_released_start_does_not_count(gateway: Store, worker: Worker) -
 
 
 @pytest.mark.settings(max_attempts=2)
+async def test_released_starts_leave_the_budget_whole(gateway: Store, worker: Worker) -> None:
+    await submit(gateway)
+    for _ in range(3):
+        assert await worker.release(await worker.lease()) is Settled.RELEASED
+    assert await worker.fail(await worker.lease()) is Settled.RETRYING
+    assert await worker.fail(await worker.lease()) is Settled.FAILED
+
+
+@pytest.mark.settings(max_attempts=2)
 async def test_refunds_are_bounded(gateway: Store, worker: Worker) -> None:
     """Ten are given back; from then on a release counts as a start."""
     job = await submit(gateway)

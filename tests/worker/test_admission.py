@@ -102,6 +102,18 @@ async def test_above_the_desired_count_nothing_new_is_read(crew: Crew, gateway: 
     assert (await ended(gateway, job.job_id)).status is JobStatus.SUCCEEDED
 
 
+async def test_what_runs_is_finished_when_the_fleet_shrinks(crew: Crew, gateway: Store) -> None:
+    gate = Gate()
+    running = await crew.start(gate.backend, **PROMPT)
+    job = await submit(gateway)
+    await wait_until(lambda: gate.backend.open == 1)
+    await scale_to(gateway, 0)
+    await wait_until(lambda: running.count("iwl_worker_active") == 0)
+    gate.opened.set()
+    record = await ended(gateway, job.job_id)
+    assert [attempt.outcome for attempt in record.attempts] == [Outcome.SUCCEEDED]
+
+
 @pytest.mark.settings(claim_idle_ms=300)
 async def test_above_the_desired_count_the_jobs_of_the_dead_are_taken_over(
     crew: Crew, gateway: Store, processes: Processes

@@ -87,6 +87,18 @@ async def test_a_damaged_outcome_does_not_hold_back_the_others(crew: Crew, gatew
     flaky(running).heal()
 
 
+async def test_a_job_whose_outcome_was_given_up_is_not_renewed_any_more(crew: Crew, gateway: Store) -> None:
+    """Or nobody could ever take it over."""
+    running = await crew.start(echoing(), wrap=Flaky, claim_idle_ms=60_000, heartbeat_ms=20)
+    flaky(running).fail("settle", StoreCorrupt())
+    job = await submit(gateway)
+    await wait_until(lambda: running.count("iwl_stale_writes_total") == 1)
+    renewed = flaky(running).count("extend")
+    await asyncio.sleep(0.2)  # Nothing happens, which no condition shows.
+    assert flaky(running).count("extend") <= renewed + 1
+    assert (await gateway.get(job.job_id)).status is JobStatus.RUNNING
+
+
 @pytest.mark.settings(claim_idle_ms=300)
 async def test_a_call_whose_lease_cannot_be_renewed_is_closed(crew: Crew, gateway: Store) -> None:
     gate = Gate()
@@ -159,3 +171,22 @@ async def test_a_store_away_at_the_start_is_waited_for(crew: Crew, gateway: Stor
     running = await crew.start(echoing(), wrap=away)
     assert (await ended(gateway, job.job_id)).status is JobStatus.SUCCEEDED
     assert flaky(running).count("start") == 4
+
+
+@pytest.mark.parametrize("method", ["claim", "settle"])
+async def test_a_worker_that_cannot_claim_does_not_say_that_it_is_ready(
+    crew: Crew, gateway: Store, method: str
+) -> None:
+    async def says(ready: bool) -> bool:
+        return [worker.ready for worker in (await gateway.scale()).workers] == [ready]
+
+    running = await crew.start(echoing(), wrap=Flaky, heartbeat_ms=50)
+    await wait_until(lambda: says(True))
+    flaky(running).fail(method, AWAY)
+    job = await submit(gateway)
+    await wait_until(lambda: says(False))
+    assert running.count("iwl_worker_ready") == 0
+    flaky(running).heal()
+    await ended(gateway, job.job_id)
+    await wait_until(lambda: says(True))
+    assert running.count("iwl_worker_ready") == 1

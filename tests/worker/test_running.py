@@ -57,6 +57,33 @@ async def test_no_more_jobs_run_than_there_are_slots(crew: Crew, gateway: Store)
     assert gate.backend.most_open == 3
 
 
+async def test_what_no_slot_is_free_for_stays_in_the_queue(crew: Crew, gateway: Store) -> None:
+    """Where every worker can get at it, and no lease runs out while it waits."""
+    gate = Gate()
+    await crew.start(gate.backend, worker_concurrency=2)
+    jobs = [await submit(gateway, f"job {n}") for n in range(5)]
+    await wait_until(lambda: gate.backend.open == 2)
+    await asyncio.sleep(0.1)  # A third would be read at once.
+    backlog = await gateway.depth()
+    assert (backlog.pending, backlog.lag) == (2, 3)
+    gate.opened.set()
+    for job in jobs:
+        await ended(gateway, job.job_id)
+
+
+async def test_a_job_that_runs_longer_than_a_lease_lasts_runs_once(crew: Crew, gateway: Store) -> None:
+    gate = Gate()
+    for _ in range(2):
+        await crew.start(gate.backend, worker_concurrency=1, claim_idle_ms=600, heartbeat_ms=50)
+    job = await submit(gateway)
+    await wait_until(lambda: gate.backend.open == 1)
+    await asyncio.sleep(1.5)  # Nothing happens, which no condition shows.
+    gate.opened.set()
+    record = await ended(gateway, job.job_id)
+    assert [attempt.outcome for attempt in record.attempts] == [Outcome.SUCCEEDED]
+    assert len(gate.backend.calls) == 1
+
+
 async def test_a_streamed_job_shows_its_text_in_order(crew: Crew, gateway: Store) -> None:
     words = [f"{n} " for n in range(50)]
 
@@ -203,6 +230,12 @@ async def test_no_way_to_end_costs_a_slot(crew: Crew, gateway: Store) -> None:
     await wait_until(lambda: backend.open == 2)
     gate.opened.set()
     for job in good:
+        assert (await ended(gateway, job.job_id)).status is JobStatus.SUCCEEDED
+
+
+async def test_a_retry_gives_its_slot_back(crew: Crew, gateway: Store) -> None:
+    await crew.start(raising(*[Refused(500, "no")] * 6), worker_concurrency=1, max_attempts=7)
+    for job in [await submit(gateway, f"job {n}") for n in range(2)]:
         assert (await ended(gateway, job.job_id)).status is JobStatus.SUCCEEDED
 
 
