@@ -22,7 +22,7 @@ from tests.requests import submission, submit
 from tests.servers import FAKEREDIS, FakeredisServer, Server, ServerProcess
 from tests.vandal import Vandal
 from tests.waiting import wait_until
-from tests.workers import Worker, finished
+from tests.workers import NOW, Worker, finished
 
 # ---- the group is gone
 
@@ -142,6 +142,23 @@ async def test_a_recreated_group_does_not_steal_what_was_begun_long_ago_and_rene
     other = await processes.hire()
     assert (await other.look()).leases == ()
     assert await worker.finish(lease) is Settled.SUCCEEDED
+
+
+async def test_a_recreated_group_gives_a_superseded_process_nothing_of_its_successors(
+    processes: Processes, gateway: Store, vandal: Vandal
+) -> None:
+    """Paused, replaced under its own instance, and back: its new seat has the higher epoch, but not the slot."""
+    before, after = await processes.hire("pod-a"), await processes.hire("pod-a")
+    await submit(gateway)
+    lease = await after.lease()
+    with pytest.raises(SeatLost):
+        await before.store.claim(1, NOW)
+    await before.heartbeat()
+    assert before.name != after.name
+    assert before.seat.epoch > after.seat.epoch
+    await destroy_group(vandal)
+    assert (await before.look()).leases == ()
+    assert await after.finish(lease) is Settled.SUCCEEDED
 
 
 @pytest.mark.settings(claim_idle_ms=400)

@@ -5,8 +5,8 @@
 --          then for each entry: entry, job_id, token
 -- Answers  for each entry: run attempt waited reclaimed alone | done | stale | gone | held | later |
 --          expired | dead | usurped
--- Promise  P2: only the live copy. P3: a running job only after its lease, or under the caller's own older
---          epoch. P4: the token finds its own start again. P6: starts count here.
+-- Promise  P2: only the live copy. P3: a running job only after its lease, or under an older epoch of the
+--          caller's instance and slot. P4: the token finds its own start again. P6: starts count here.
 -- @include keys record events queue owners ending
 local idle, max_attempts, worker, instance = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local epoch, busy, alone = tonumber(ARGV[8]), tonumber(ARGV[9]), false

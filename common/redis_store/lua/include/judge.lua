@@ -1,4 +1,5 @@
--- What a delivery may do (begin only). Reads `idle`, `max_attempts`, `instance`, `epoch`, `busy` and `alone`.
+-- What a delivery may do (begin only). Reads `idle`, `max_attempts`, `worker`, `instance`, `epoch`, `busy` and
+-- `alone`.
 local function judge_ended(id, token)
   local status, ending_token = read_ending(id)
   if not status then return 'gone' end
@@ -12,7 +13,8 @@ local function judge(entry, job, token)
   if job.deadline and job.deadline <= now then return 'expired' end
   local spent = job.starts - job.refunds
   if job.state == 'running' then
-    local own = job.instance == instance and job.epoch < epoch
+    -- The slot, too: a superseded process that is back has another one, and the higher epoch.
+    local own = job.instance == instance and job.worker == worker and job.epoch < epoch
     if not own and job.lease + idle > now then return 'held' end
     job.crashed = true
     if spent >= max_attempts then return 'dead' end
