@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
 
 from common.job import Job, JobStatus
 from common.store import Lease, Presence
-from tests.model.job import Instant, ModelJob, Seen
+from tests.model.job import Holder, Instant, ModelJob, Seen
 from tests.model.lifecycle import Lifecycle
 from tests.model.world import World
 from tests.servers import Server
@@ -66,6 +66,11 @@ class Process:
     #: What its store thinks it holds, by token.
     holding: dict[str, Lease] = field(default_factory=dict[str, Lease])
     retired: bool = False
+
+    def holder(self, token: str = "") -> Holder:
+        """What a record says of a job that it holds."""
+        seat = self.worker.seat
+        return Holder(token, seat.worker, self.worker.presence.instance, seat.epoch)
 
 
 class Steps(RuleBasedStateMachine):

@@ -56,6 +56,11 @@ class Holder:
     instance: str
     epoch: int
 
+    @property
+    def seat(self) -> tuple[str, str]:
+        """What a restarted process gets back."""
+        return self.worker, self.instance
+
 
 @dataclass
 class ModelJob:

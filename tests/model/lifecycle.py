@@ -54,10 +54,10 @@ class Lifecycle:
         forgotten = ran_out(job.ended_at, min(self.key_ttl_ms, self.result_ttl_ms), now)
         return job, frozenset(not yes for yes in forgotten)
 
-    def takeable(self, job: ModelJob, instance: str, epoch: int, now: Instant) -> frozenset[bool]:
+    def takeable(self, job: ModelJob, by: Holder, now: Instant) -> frozenset[bool]:
         """Whether a running job may be begun again: a lost lease, or one's own from before a restart."""
         assert job.holder
-        if job.holder.instance == instance and job.holder.epoch < epoch:
+        if job.holder.seat == by.seat and job.holder.epoch < by.epoch:
             return YES
         return self.lapsed(job, now)
 
@@ -100,7 +100,7 @@ class Lifecycle:
         assert False in self.overdue(job, now), f"{job.job_id} was begun past its deadline"
         assert job.retry_at is None or job.maybe_promoted, f"{job.job_id} was begun before its retry was due"
         if job.holder is not None:
-            may = self.takeable(job, holder.instance, holder.epoch, now)
+            may = self.takeable(job, holder, now)
             assert True in may, f"a live lease was stolen: {job.holder} by {holder}"
             self._close(job, Outcome.CRASH)
         assert job.spent < self.max_attempts, f"{job.job_id} was started beyond its budget"
@@ -113,11 +113,9 @@ class Lifecycle:
         """Of a job that has just begun: this is its last start, and it was lost before."""
         return job.crashed_before and job.spent >= self.max_attempts
 
-    def crash_out(self, job: ModelJob, instance: str, epoch: int, now: Instant) -> None:
+    def crash_out(self, job: ModelJob, by: Holder, now: Instant) -> None:
         assert job.holder is not None, f"{job.job_id} crashed out without running"
-        assert True in self.takeable(job, instance, epoch, now), (
-            f"{job.job_id} crashed out under a live lease"
-        )
+        assert True in self.takeable(job, by, now), f"{job.job_id} crashed out under a live lease"
         assert job.spent >= self.max_attempts, f"{job.job_id} crashed out with budget left"
         self._bury(job, Cause.CRASH, now, token=None)
 

@@ -11,7 +11,7 @@ from common.job import Cause, JobStatus, Outcome
 from common.redis_store.fleet import KEEP_MS
 from common.store import Claimed, Failed, Finished, Lease, LeaseState, Released, Settlement
 from tests.model.base import PICK, Process, Steps, step
-from tests.model.job import Holder, Instant
+from tests.model.job import Instant
 from tests.workers import NOW, failed, finished
 
 MOST_PROCESSES = 6
@@ -76,9 +76,8 @@ class WorkerSteps(Steps):
             assert len(claimed.leases) == 1, "a suspect ran beside something"
 
     def _begun(self, process: Process, lease: Lease, now: Instant) -> None:
-        job, seat = self.model.jobs[lease.job_id], process.worker.seat
-        instance = process.worker.presence.instance
-        self.model.begin(job, Holder(lease.token, seat.worker, instance, seat.epoch), now)
+        job = self.model.jobs[lease.job_id]
+        self.model.begin(job, process.holder(lease.token), now)
         assert lease.attempt == job.starts
         assert lease.request == job.request
         assert (lease.queued_for is None) == (job.starts > 1)
@@ -97,8 +96,7 @@ class WorkerSteps(Steps):
                 self.model.expire(job, now)
                 expired += 1
             elif status is JobStatus.FAILED:
-                seat = process.worker.seat
-                self.model.crash_out(job, process.worker.presence.instance, seat.epoch, now)
+                self.model.crash_out(job, process.holder(), now)
                 crashed_out += 1
         assert (claimed.expired, claimed.crashed_out) == (expired, crashed_out)
 
