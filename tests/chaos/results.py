@@ -20,7 +20,6 @@ promise holds right after the death, every accepted job has ended once and withi
 told nothing that is not so, and nothing is left behind. Heartbeats and time keeping run by the clock: some
 points of theirs do not come in each run, and count as not reached. Times include whatever else the machine
 did meanwhile.
-
 """
 
 
