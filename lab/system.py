@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from common.errors import LabError, SettingsError, StoreUnavailable
-from common.settings import PREFIX, Settings, child_environment, load_settings
+from common.settings import PREFIX, Durability, Settings, child_environment, load_settings
 from common.store import Backlog, ScaleView, Store
 from common.stores import open_store
 from lab.client import Api
@@ -177,7 +177,9 @@ class System:
         return f"{self.folder.name}-{name}"
 
     async def _start_server(self, port: int) -> None:
-        self._launch("redis", server_command(server_binary(), port, self.folder.path), child_environment())
+        sync = "always" if self.settings.durability is Durability.AOF else "everysec"
+        command = server_command(server_binary(), port, self.folder.path, sync=sync)
+        self._launch("redis", command, child_environment())
         await self._until("redis", lambda: server_answers(port))
 
     async def _check_server(self) -> None:

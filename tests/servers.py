@@ -70,6 +70,7 @@ class ServerProcess:
         directory: Path,
         *,
         durable: bool = False,
+        appendfsync: str = "everysec",
         maxmemory_policy: str = "noeviction",
     ) -> None:
         self.name = name
@@ -83,7 +84,7 @@ class ServerProcess:
             "logfile": str(directory / "server.log"),
             "save": "",
             "appendonly": "yes" if durable else "no",
-            "appendfsync": "everysec",
+            "appendfsync": appendfsync,
             "maxmemory-policy": maxmemory_policy,
         }
         self._process: subprocess.Popen[bytes] | None = None

@@ -55,6 +55,10 @@ class Calls:
     def start_script(self, script: str, *arguments: Argument) -> asyncio.Future[Reply]:
         return self.start("EVALSHA", script, 1, self._namespace, *arguments)
 
+    async def create_group(self) -> None:
+        """When it was found missing."""
+        self._note(await self.run("group"))
+
     async def prepare(self) -> bool:
         """Load all scripts; whether the server reads `#!lua` lines (fakeredis does not)."""
         try:
@@ -115,7 +119,7 @@ class Calls:
         replies = await self._round_trip(commands)
         for is_missing, heal in (
             (script_is_missing, self._load_scripts),
-            (group_is_missing, self._create_group),
+            (group_is_missing, self._heal_group),
         ):
             again = [
                 i for i, reply in enumerate(replies) if isinstance(reply, Exception) and is_missing(reply)
@@ -141,18 +145,21 @@ class Calls:
         return ("EVALSHA", self._script(str(command[1])).sha, *command[2:])
 
     def _past_barrier(self, barrier: Command, replies: list[Reply], reached: Reply) -> list[Reply]:
-        if isinstance(reached, Exception):
-            raise reached
-        got = cast(list[int], reached if isinstance(reached, list) else [reached])
-        wanted = [int(n) for n in barrier[1 : 1 + len(got)]]
-        if all(have >= want for have, want in zip(got, wanted, strict=True)):
-            return replies
-        return [NotDurable()] * len(replies)
+        if not isinstance(reached, Exception):
+            got = cast(list[int], reached if isinstance(reached, list) else [reached])
+            wanted = [int(n) for n in barrier[1 : 1 + len(got)]]
+            if all(have >= want for have, want in zip(got, wanted, strict=True)):
+                return replies
+        # A replica refuses to wait as well, and what it refused before says why.
+        return [reply if isinstance(reply, Exception) else NotDurable() for reply in replies]
 
-    async def _create_group(self) -> None:
-        log.warning("consumer group is missing, creating it", extra={"namespace": self._namespace})
-        group = self._script("group")
-        await self._wire.call("EVAL", group.source, 1, self._namespace)
+    async def _heal_group(self) -> None:
+        self._note(await self._wire.call("EVAL", self._script("group").source, 1, self._namespace))
+
+    def _note(self, answer: Reply) -> None:
+        # Of all who found it missing one created it: one line for each time, and the only trace of a flush.
+        if answer == b"created":
+            log.warning("consumer group was missing, created it", extra={"namespace": self._namespace})
 
 
 def _weight(command: Command) -> int:

@@ -231,7 +231,7 @@ class Claims:
             if not group_is_missing(error):
                 raise
             self._sweep_cursor = "0-0"
-            await self._calls.run("group")
+            await self._calls.create_group()
             return None
 
     async def _take_over(self, entries: Iterable[str]) -> None:

@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 
 #: Milliseconds that a submit waits for the disk or a replica.
 DURABLE_WITHIN = 3000
+#: Redis before this, and Valkey, which calls itself Redis 7.2: WAITAOF answers before `everysec` has synced
+#: (github.com/redis/redis/pull/13793).
+WAITS_FOR_EVERYSEC = 8
 
 
 class RedisStore(GatewayPart, WorkerPart, FleetPart):
@@ -81,12 +84,26 @@ class RedisStore(GatewayPart, WorkerPart, FleetPart):
             raise StoreRefused("IWL_DURABILITY=aof needs WAITAOF: Redis 7.2 or newer.") from error
         if info.get("aof_enabled") != "1":
             raise StoreRefused("IWL_DURABILITY=aof needs a server with appendonly yes.")
+        if _major(info["redis_version"]) < WAITS_FOR_EVERYSEC and not await self._syncs_always():
+            raise StoreRefused(
+                "IWL_DURABILITY=aof needs appendfsync always on this server: only Redis 8 waits for everysec."
+            )
+
+    async def _syncs_always(self) -> bool:
+        try:
+            return await self._calls.start("CONFIG", "GET", "appendfsync") == [b"appendfsync", b"always"]
+        except StoreCorrupt:
+            return False
 
 
 def check_version(version: str) -> None:
     """Raises StoreRefused for a server older than 7.0, whose scripts know no flags (P10)."""
-    if int(version.split(".", 1)[0]) < 7:
+    if _major(version) < 7:
         raise StoreRefused(f"Redis {version} is too old: 7.0 or newer is needed.")
+
+
+def _major(version: str) -> int:
+    return int(version.split(".", 1)[0])
 
 
 def _parse_info(raw: bytes) -> dict[str, str]:

@@ -14,13 +14,15 @@ from typing import Any, Protocol, cast
 import hiredis
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as ConnectionLost
-from redis.exceptions import ResponseError
+from redis.exceptions import MasterDownError, ReadOnlyError, ResponseError
 from redis.exceptions import TimeoutError as Overdue
 
 Argument = str | bytes | int | float
 Command = tuple[Argument, ...]
 #: As the server sent it: bytes, int, list or None; an error reply is its exception.
 Reply = Any
+
+REPLICA_SAYS = (ReadOnlyError, MasterDownError)
 
 #: Seconds until a round trip counts as lost. No blocking read lasts longer than a second.
 PATIENCE = 5.0
@@ -72,6 +74,8 @@ class Wire:
         self._client = connect()
         self._resend = resend
         self._connection: Connection | None = None
+        #: What answers here is no primary any more.
+        self._outlived = False
 
     async def exchange(self, commands: Sequence[Command]) -> list[Reply]:
         """Replies in order. Raises the library's ConnectionError and TimeoutError, and OSError."""
@@ -104,7 +108,12 @@ class Wire:
                     await connection.connect()
                 packed = b"".join(_pack(command) for command in commands)
                 await connection.send_packed_command(packed, check_health=False)
-                return [await _reply(connection) for _ in commands]
+                replies = [await self._reply(connection) for _ in commands]
+                if self._outlived:
+                    # After a failover the address may lead to the new primary; this connection never will.
+                    self._outlived = False
+                    await connection.disconnect(nowait=True)
+                return replies
         except BaseException as error:
             # A reply left on the wire would be read as the answer to the next command.
             await connection.disconnect(nowait=True)
@@ -112,9 +121,9 @@ class Wire:
                 raise Overdue("no answer in time") from error
             raise
 
-
-async def _reply(connection: Connection) -> Reply:
-    try:
-        return await connection.read_response(timeout=math.inf)
-    except ResponseError as error:
-        return error
+    async def _reply(self, connection: Connection) -> Reply:
+        try:
+            return await connection.read_response(timeout=math.inf)
+        except ResponseError as error:
+            self._outlived |= isinstance(error, REPLICA_SAYS)
+            return error

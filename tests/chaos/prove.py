@@ -59,7 +59,7 @@ def main() -> int:
     runs: list[Run] = []
     for name, binary in binaries.items():
         with tempfile.TemporaryDirectory(prefix="iwl-chaos-") as folder:
-            server = ServerProcess(name, binary, Path(folder), durable=True)
+            server = ServerProcess(name, binary, Path(folder), durable=True, appendfsync="always")
             server.start()
             try:
                 with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

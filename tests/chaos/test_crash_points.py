@@ -25,7 +25,7 @@ AGAIN = "to try one again: python -m tests.chaos.prove NAME OF THE POINT"
 
 @pytest.fixture(scope="module")
 def here(servers: Servers) -> Iterator[Stage]:
-    server = servers.private(durable=True)
+    server = servers.private(durable=True, appendfsync="always")
     with stage(server) as ready:
         yield ready
     servers.stop([server])

@@ -12,6 +12,7 @@ from common.errors import NotDurable, StoreRefused
 from common.redis_store.store import RedisStore, check_version
 from common.settings import Durability, Settings
 from common.store import Store
+from tests.keyspace import command
 from tests.requests import submission
 from tests.servers import ServerProcess
 from tests.waiting import wait_until
@@ -51,8 +52,8 @@ def test_a_server_too_old_for_script_flags_is_refused(version: str) -> None:
 
 
 async def test_aof_durability_accepts_only_what_is_on_disk(start_server: StartServer, namespace: str) -> None:
-    """A kill of the server right after the 202 loses nothing, whatever its fsync interval."""
-    server = start_server(durable=True)
+    """A kill of the server right after the 202 loses nothing."""
+    server = start_server(durable=True, appendfsync="always")
     async with started(server, namespace, Durability.AOF) as store:
         sent = submission()
         await store.submit(sent)
@@ -66,6 +67,19 @@ async def test_aof_durability_is_refused_by_a_server_without_an_append_only_file
 ) -> None:
     server = start_server(durable=False)
     with pytest.raises(StoreRefused, match="appendonly"):
+        async with started(server, namespace, Durability.AOF):
+            pass
+
+
+async def test_aof_durability_is_refused_by_a_server_that_cannot_wait_for_its_disk(
+    start_server: StartServer, namespace: str
+) -> None:
+    """As one before Redis 7.2, which does not know WAITAOF."""
+    server = start_server(durable=True)
+    raw = server.connect()
+    await command(raw, "ACL", "SETUSER", "default", "-waitaof")
+    await raw.aclose()
+    with pytest.raises(StoreRefused, match=r"7\.2"):
         async with started(server, namespace, Durability.AOF):
             pass
 
@@ -106,14 +120,14 @@ async def test_replica_durability_accepts_only_what_the_replica_has(
 
 async def test_a_replay_is_as_durable_as_the_first_answer(start_server: StartServer, namespace: str) -> None:
     """What another gateway accepted without waiting may not be on disk yet; here it never gets there."""
-    server = start_server(durable=True)
-    raw = server.connect(decode_responses=True)
-    await raw.config_set("appendfsync", "no")  # pyright: ignore[reportUnknownMemberType]
-    await raw.aclose()
+    server = start_server(durable=True, appendfsync="always")
     sent = submission(idempotency_key="k")
-    async with started(server, namespace, Durability.SERVER) as store:
-        await store.submit(sent)
     async with started(server, namespace, Durability.AOF) as store:
+        raw = server.connect(decode_responses=True)
+        await raw.config_set("appendfsync", "no")  # pyright: ignore[reportUnknownMemberType]
+        await raw.aclose()
+        async with started(server, namespace, Durability.SERVER) as hasty:
+            await hasty.submit(sent)
         for again in (sent, submission(idempotency_key="k")):
             with pytest.raises(NotDurable):
                 await store.submit(again)

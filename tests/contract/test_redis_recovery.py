@@ -147,7 +147,7 @@ async def test_a_recreated_group_does_not_steal_what_was_begun_long_ago_and_rene
 async def test_a_recreated_group_gives_a_superseded_process_nothing_of_its_successors(
     processes: Processes, gateway: Store, vandal: Vandal
 ) -> None:
-    """Paused, replaced under its own instance, and back: its new seat has the higher epoch, but not the slot."""
+    """Paused, replaced under its own instance, and back: it has the higher epoch, but not the slot."""
     before, after = await processes.hire("pod-a"), await processes.hire("pod-a")
     await submit(gateway)
     lease = await after.lease()

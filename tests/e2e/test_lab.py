@@ -8,11 +8,14 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from common.job import Outcome
 from lab.ports import free_port
+from lab.resp import command
+from lab.server import HOST
 from tests.e2e.labs import RunningLab, alive, all_gone, children_of, entries, running, start
 from tests.servers import ServerProcess
 from tests.waiting import wait_until
@@ -194,6 +197,19 @@ def test_settings_that_the_lab_makes_itself_are_told(tmp_path: Path) -> None:
     assert errors.splitlines()[0] == (
         "iwl: not used by `iwl up`, which sets it itself: IWL_MAX_WORKERS, IWL_METRICS_PORT"
     )
+
+
+async def test_a_lab_whose_jobs_must_be_on_disk_has_a_server_that_syncs_each_write(
+    start_lab: StartLab,
+) -> None:
+    lab = start_lab("--workers", "1", durability="aof")
+    assert await command(HOST, urlsplit(lab.ready.redis).port or 0, "CONFIG", "GET", "appendfsync") == [
+        "appendfsync",
+        "always",
+    ]
+    async with lab.client() as api:
+        accepted = (await api.submit({"prompt": "safe?"})).value
+        assert (await api.ended(accepted.job_id)).value.succeeded
 
 
 def test_port_and_server_come_from_the_environment_too(tmp_path: Path, private_server: ServerProcess) -> None:

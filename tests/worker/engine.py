@@ -145,6 +145,7 @@ class Engine:
             interface="asgi3",
             lifespan="off",
             ws="none",
+            date_header=False,
             log_level="critical",
             timeout_graceful_shutdown=1,
         )

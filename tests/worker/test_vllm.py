@@ -182,6 +182,18 @@ async def test_retry_after_may_be_a_date(engine: Engine, backend: VllmBackend) -
     assert timedelta(seconds=55) < refused.value.retry_after <= timedelta(seconds=60)
 
 
+async def test_a_date_to_retry_after_counts_from_the_answers_own(
+    engine: Engine, backend: VllmBackend
+) -> None:
+    """Whatever the worker's clock says (P8)."""
+    answered_at = datetime.now(UTC) - timedelta(seconds=300)
+    dates = (format_datetime(answered_at + timedelta(seconds=s), usegmt=True) for s in (0, 60))
+    engine.behaviours.append(refusing(429, "busy", date=next(dates), retry_after=next(dates)))
+    with pytest.raises(Refused) as refused:
+        await answer(backend)
+    assert refused.value.retry_after == timedelta(seconds=60)
+
+
 BROKEN = {
     "the stream ends": breaking_off("half", politely=True),
     "the stream ends before it begins": breaking_off(politely=True),

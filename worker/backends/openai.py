@@ -116,14 +116,14 @@ def first_model(body: bytes) -> str | None:
     return served[0].id if served else None
 
 
-def refusal(status: int, body: bytes, retry_after: str | None) -> Refused:
+def refusal(status: int, body: bytes, retry_after: str | None, date: str | None) -> Refused:
     """An error answer, with the server's own words where it has some."""
     try:
         error = _error(_chunks.decode(body))
         message = error.detail if error else body.decode()
     except (msgspec.DecodeError, UnicodeDecodeError):
         message = body.decode(errors="replace")
-    return Refused(status, message.strip() or "no message", retry_after=_delay(retry_after))
+    return Refused(status, message.strip() or "no message", retry_after=_delay(retry_after, date))
 
 
 def _decoded(data: bytes) -> Chunk:
@@ -147,13 +147,14 @@ def _error(chunk: Chunk) -> Refused | None:
     return Refused(code if isinstance(code, int) else 500, message, mid_stream=True)
 
 
-def _delay(retry_after: str | None) -> timedelta | None:
-    """Seconds or a date; None when it is neither."""
+def _delay(retry_after: str | None, date: str | None) -> timedelta | None:
+    """Seconds, or a date, which counts from the answer's own: None when it is neither."""
     if retry_after is None:
         return None
     try:
         if retry_after.strip().isdigit():
             return timedelta(seconds=min(int(retry_after), 1 << 31))
-        return max(timedelta(0), parsedate_to_datetime(retry_after) - datetime.now(UTC))
+        answered_at = parsedate_to_datetime(date) if date else datetime.now(UTC)
+        return max(timedelta(0), parsedate_to_datetime(retry_after) - answered_at)
     except (ValueError, TypeError):
         return None

@@ -89,7 +89,8 @@ class VllmBackend:
             async with self._client.stream("POST", self._chat_url, content=body, headers=headers) as response:
                 if not response.is_success:
                     text = await _beginning(response)
-                    raise refusal(response.status_code, text, response.headers.get("Retry-After"))
+                    told = response.headers.get
+                    raise refusal(response.status_code, text, told("Retry-After"), told("Date"))
                 yield response
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             self._served = None
