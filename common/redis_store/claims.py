@@ -85,7 +85,7 @@ class Claims:
         #: Entries read under a seat that turned out to be lost: taken along to the next seat.
         self._orphans: list[str] = []
         #: The last look at idle deliveries met a suspect that must run alone, and we were not alone: no new
-        #: jobs until we are, or somebody else has taken it.
+        #: jobs until we are, or somebody else sweeps or has taken it.
         self._making_room = False
         #: Where to go on reading this seat's own deliveries; None when there is nothing more to recover.
         self._recover_from: str | None = None
@@ -177,6 +177,8 @@ class Claims:
             return Claimed()
         if not await self._scripts.lock(name="sweep", holder=self._process, ttl=SWEEP_LOCK_MS):
             self._sweep_at = loop.time() + SWEEP_LOCK_MS / 1000
+            # Whoever sweeps now meets the suspects, and makes room for them.
+            self._making_room = False
             return Claimed()
         self._sweep_at = loop.time() + SWEEP_EVERY
         suspects = 0

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from common.job import Cause, JobStatus
-from common.store import Released, Settled, Store
+from common.store import Lease, Released, Settled, Store
 from tests.processes import Processes
 from tests.requests import submit
 from tests.waiting import wait_until
@@ -160,13 +160,7 @@ async def test_a_busy_worker_leaves_a_suspect_to_an_idle_one(processes: Processe
     busy = await processes.hire()
     fresh = await submit(gateway)
     lease = await busy.lease(fresh.job_id)
-
-    async def beat() -> None:
-        while True:
-            await busy.extend(lease)
-            await asyncio.sleep(0.1)
-
-    beating = asyncio.create_task(beat())
+    beating = asyncio.create_task(beat(busy, lease))
     (suspect,) = await crash_with(processes, gateway, 1)
     assert (await busy.look()).leases == ()
     idle = await processes.hire()
@@ -177,6 +171,37 @@ async def test_a_busy_worker_leaves_a_suspect_to_an_idle_one(processes: Processe
     await busy.run(more.job_id)
     beating.cancel()
     await busy.finish(lease)
+
+
+async def test_who_made_room_for_a_suspect_reads_again_while_somebody_else_sweeps(
+    processes: Processes, gateway: Store
+) -> None:
+    busy = await processes.hire()
+    fresh = await submit(gateway)
+    lease = await busy.lease(fresh.job_id)
+    beating = asyncio.create_task(beat(busy, lease))
+    (suspect,) = await crash_with(processes, gateway, 1)
+    assert (await busy.look()).leases == ()
+    idle = await processes.hire()
+    await idle.finish(await idle.lease(suspect, timeout=3))
+
+    async def sweep() -> None:
+        while True:
+            await idle.look(fresh=False)
+            await asyncio.sleep(0.05)
+
+    sweeping = asyncio.create_task(sweep())
+    more = await submit(gateway)
+    await busy.run(more.job_id)
+    for task in (beating, sweeping):
+        task.cancel()
+    await busy.finish(lease)
+
+
+async def beat(worker: Worker, lease: Lease) -> None:
+    while True:
+        await worker.extend(lease)
+        await asyncio.sleep(0.1)
 
 
 @pytest.mark.sent_twice
