@@ -1,8 +1,8 @@
 """Claiming: reading deliveries on a connection of its own and beginning their attempts.
 
 A claim looks in this order: this seat's own unfinished deliveries (after a start, a reconnect, or a suspect's
-end), deliveries idle for too long (one sweeping worker at a time), then new ones. Everything found goes
-through one variadic `begin`, which hands back what may not start now.
+end), deliveries idle for too long (one sweeping worker at a time, and one that is idle), then new ones.
+Everything found goes through one variadic `begin`, which hands back what may not start now.
 """
 
 from __future__ import annotations
@@ -171,11 +171,11 @@ class Claims:
         return Claimed()
 
     async def _sweep(self, limit: int) -> Claimed:
-        """Deliveries whose worker has been silent too long, by one sweeping worker at a time."""
+        """Deliveries whose worker has been silent too long."""
         loop = asyncio.get_running_loop()
         if loop.time() < self._sweep_at:
             return Claimed()
-        if not await self._scripts.lock(name="sweep", holder=self._process, ttl=SWEEP_LOCK_MS):
+        if not await self._may_sweep():
             self._sweep_at = loop.time() + SWEEP_LOCK_MS / 1000
             # Whoever sweeps now meets the suspects, and makes room for them.
             self._making_room = False
@@ -202,6 +202,14 @@ class Claims:
             if self._sweep_cursor == "0-0":
                 self._making_room = suspects > 0
                 return Claimed()
+
+    async def _may_sweep(self) -> bool:
+        """One worker at a time, so that the cost does not grow with the fleet. And one more that holds
+        nothing: a suspect must not wait for the jobs of the first."""
+        for name in ("sweep",) if self._held else ("sweep", "idle sweep"):
+            if await self._scripts.lock(name=name, holder=self._process, ttl=SWEEP_LOCK_MS):
+                return True
+        return False
 
     async def _read_new(self, limit: int, wait: float, fresh: bool) -> Claimed:
         # Bounded by the next sweep, which this same task does.

@@ -181,10 +181,14 @@ class GatewayPart(DeadLetterPart):
     async def _has_log(self, job_id: str) -> bool:
         return await self._calls.start("EXISTS", self._keys.tokens(job_id)) == 1
 
+    async def _had_event(self, job_id: str, event_id: str) -> bool:
+        """Whoever has seen one that is not there, or not there any more, gets all of them."""
+        return bool(await self._calls.start("XRANGE", self._keys.tokens(job_id), event_id, event_id))
+
     async def _logged_events(
         self, job: Job, after: str | None, changed: Changed
     ) -> AsyncGenerator[JobEvent, None]:
-        last = after or "0-0"
+        last = after if after and await self._had_event(job.job_id, after) else "0-0"
         while True:
             reply = await self._calls.start(
                 "XRANGE", self._keys.tokens(job.job_id), f"({last}", "+", "COUNT", PAGE

@@ -6,10 +6,19 @@ from redis import exceptions
 
 from common.errors import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
 
-#: Error codes of a server that will take writes again: loading, following, failing over, its disk full.
-PASSING = frozenset({"READONLY", "MASTERDOWN", "LOADING", "MISCONF", "NOREPLICAS", "CLUSTERDOWN", "BUSY"})
+#: Error codes of a server that will do as asked again: loading, following, failing over, its disk full, or
+#: without scripts, group or rights, which somebody takes away faster than they are put back.
+PASSING = frozenset(
+    {"READONLY", "MASTERDOWN", "LOADING", "MISCONF", "NOREPLICAS", "CLUSTERDOWN", "BUSY", "NOGROUP"}
+)
 #: For some of them the library has a class, and takes the code off the message.
-PASSING_CLASSES = (exceptions.ReadOnlyError, exceptions.MasterDownError, exceptions.ClusterDownError)
+PASSING_CLASSES = (
+    exceptions.ReadOnlyError,
+    exceptions.MasterDownError,
+    exceptions.ClusterDownError,
+    exceptions.NoScriptError,
+    exceptions.NoPermissionError,
+)
 
 
 def translate(error: Exception) -> StoreError:
@@ -19,7 +28,7 @@ def translate(error: Exception) -> StoreError:
     if isinstance(error, (exceptions.ConnectionError, exceptions.TimeoutError, OSError)):
         return StoreUnavailable(f"The store is away: {text}")
     if isinstance(error, PASSING_CLASSES) or text.split(" ", 1)[0] in PASSING:
-        return StoreUnavailable(f"The store takes no writes: {text}")
+        return StoreUnavailable(f"The store does not do as asked: {text}")
     return StoreCorrupt(f"The store's keys are not as we left them: {text}")
 
 

@@ -86,6 +86,16 @@ async def test_events_resume_after_any_of_them(gateway: Store, worker: Worker) -
         assert await all_events(gateway, job.job_id, event.id) == events[position + 1 :]
 
 
+@pytest.mark.parametrize("seen", ["9999999999999999999-0", "1-1"])
+async def test_a_reader_that_saw_an_event_which_is_not_there_gets_all(
+    seen: str, gateway: Store, worker: Worker
+) -> None:
+    """A server that lost its last second does not know it either."""
+    job = await submit(gateway, stream=True)
+    await worker.run()
+    assert await all_events(gateway, job.job_id, seen) == await all_events(gateway, job.job_id)
+
+
 async def test_a_reader_that_saw_the_end_is_not_kept_waiting(gateway: Store, worker: Worker) -> None:
     job = await submit(gateway, stream=True)
     await worker.run()

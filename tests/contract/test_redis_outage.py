@@ -11,7 +11,7 @@ import pytest
 
 from common.errors import StoreUnavailable
 from common.job import JobStatus
-from common.store import LeaseState, Presence, Settled, Store
+from common.store import LeaseState, Presence, Settled, Store, Tended
 from tests.contract.test_events import Reader
 from tests.keyspace import command
 from tests.processes import Processes
@@ -198,3 +198,42 @@ async def test_a_worker_keeps_its_seat_over_a_restart(here: Processes, private_s
     seat = worker.seat
     private_server.restart()
     assert await worker.heartbeat() == seat
+
+
+async def test_rights_that_are_taken_away_for_a_while_lose_no_outcome(
+    here: Processes, private_server: ServerProcess
+) -> None:
+    store, worker = await here.open(), await here.hire()
+    await submit(store)
+    lease = await worker.lease()
+    raw = private_server.connect()
+    await command(raw, "ACL", "SETUSER", "default", "-evalsha")
+    for call in (store.tend, here.open, lambda: worker.store.settle([finished(lease)])):
+        with pytest.raises(StoreUnavailable):
+            await call()
+    await command(raw, "ACL", "SETUSER", "default", "+evalsha")
+    await raw.aclose()
+    assert await worker.finish(lease) is Settled.SUCCEEDED
+
+
+async def test_scripts_that_are_flushed_as_fast_as_they_are_loaded_count_as_away(
+    here: Processes, private_server: ServerProcess
+) -> None:
+    """Not as damage, after which a worker gives its outcome up."""
+    store, raw = await here.open(), private_server.connect()
+
+    async def flush() -> None:
+        while True:
+            await command(raw, "SCRIPT", "FLUSH")
+
+    flushing = asyncio.create_task(flush())
+    answers: set[type] = set()
+    while answers <= {Tended} and not flushing.done():
+        answers |= {type(each) for each in await asyncio.gather(store.tend(), return_exceptions=True)}
+    flushing.cancel()
+    with suppress(asyncio.CancelledError):
+        await flushing
+    await raw.aclose()
+    assert StoreUnavailable in answers
+    assert answers <= {Tended, StoreUnavailable}
+    await store.tend()

@@ -198,6 +198,28 @@ async def test_who_made_room_for_a_suspect_reads_again_while_somebody_else_sweep
     await busy.finish(lease)
 
 
+async def test_a_suspect_does_not_wait_for_the_jobs_of_the_one_that_sweeps(
+    processes: Processes, gateway: Store
+) -> None:
+    busy = await processes.hire()
+    fresh = await submit(gateway)
+    lease = await busy.lease(fresh.job_id)
+    (suspect,) = await crash_with(processes, gateway, 1)
+
+    async def sweep() -> None:
+        while True:
+            await busy.extend(lease)
+            await busy.look(fresh=False)
+            await asyncio.sleep(0.05)
+
+    sweeping = asyncio.create_task(sweep())
+    idle = await processes.hire()
+    taken = await idle.lease(suspect, timeout=3)
+    sweeping.cancel()
+    await idle.finish(taken)
+    await busy.finish(lease)
+
+
 async def beat(worker: Worker, lease: Lease) -> None:
     while True:
         await worker.extend(lease)

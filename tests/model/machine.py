@@ -49,10 +49,11 @@ class TimeSteps(GatewaySteps, WorkerSteps):
     def _next(self, tended: Tended, now: Instant) -> None:
         live = self.model.live
         due = [at for job in live for at in (job.deadline, job.retry_at) if at is not None]
-        if not due:
-            assert tended.next_in is None
+        if tended.next_in is None:
+            # A retry in whose millisecond this call came may have been the last.
+            assert not [job for job in live if job.deadline or (job.retry_at and not job.maybe_promoted)]
             return
-        assert tended.next_in is not None
+        assert due
         next_in = round(tended.next_in.total_seconds() * 1000)
         assert min(at.low for at in due) - now.high <= next_in
         assert next_in <= max(0, min(at.high for at in due) - now.low) or any(
