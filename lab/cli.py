@@ -78,11 +78,20 @@ app.add_typer(dead.app, name="dlq", epilog=EXITS)
 
 
 def main() -> None:
+    for word in sys.argv[1:]:
+        if _has_surrogates(word):
+            print(f"iwl: {word!r} is not UTF-8", file=sys.stderr)
+            sys.exit(Exit.USAGE)
     try:
         app()
     except LabError as error:
         print(f"iwl: {error}", file=sys.stderr)
         sys.exit(_code(error))
+
+
+def _has_surrogates(word: str) -> bool:
+    """Bytes of the command line that are no UTF-8: they cannot be sent as JSON."""
+    return any("\ud800" <= char <= "\udfff" for char in word)
 
 
 def _code(error: LabError) -> Exit:

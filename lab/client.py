@@ -38,6 +38,7 @@ ANSWER_WITHIN = timedelta(seconds=15)
 #: How long somebody who waits for a job puts up with an API that restarts.
 PATIENCE = timedelta(seconds=15)
 RETRY_S = 0.1
+LAST_PORT = 65535
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class Api:
     """Raises ApiUnreachable and ApiRefused from every call."""
 
     def __init__(self, url: str, key: str | None = None, *, connections: int = 100) -> None:
-        self.url = url.rstrip("/")
+        self.url = _checked(url).rstrip("/")
         limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
         # No proxy from the environment: it could not reach a lab on this machine.
         self._http = httpx.AsyncClient(
@@ -181,8 +182,6 @@ class Api:
         timeout = ANSWER_WITHIN.total_seconds() + wait
         try:
             response = await self._http.request(method, path, json=body, params=query, timeout=timeout)
-        except httpx.UnsupportedProtocol:
-            raise SettingsError(f"IWL_API_URL: {self.url!r} is not an http URL") from None
         except httpx.TransportError as error:
             raise self._unreachable() from error
         if not response.is_success:
@@ -210,6 +209,17 @@ class Patience:
         if not passes or time.monotonic() > self._until:
             raise error
         await asyncio.sleep(RETRY_S)
+
+
+def _checked(url: str) -> str:
+    """Raises SettingsError for one that no request could be sent to."""
+    try:
+        parts = httpx.URL(url)
+    except httpx.InvalidURL:
+        parts = httpx.URL()
+    if parts.scheme not in ("http", "https") or not parts.host or (parts.port or 0) > LAST_PORT:
+        raise SettingsError(f"IWL_API_URL: {url!r} is not an http URL")
+    return url
 
 
 def _final(event: Event) -> bool:

@@ -21,6 +21,16 @@ from lab.follow import Screen, follow
 from lab.records import JobRecord
 from lab.show import failure_line, job_lines, job_table, scale_table, stats_table
 
+#: A century: what is longer is no time that somebody waits.
+LONGEST_S = 100 * 366 * 86_400.0
+
+
+def _seconds(value: float | None) -> float | None:
+    if value is not None and not abs(value) <= LONGEST_S:
+        raise typer.BadParameter(f"{value} is not a number of seconds")
+    return value
+
+
 Json = Annotated[bool, typer.Option("--json", help="The API's answer as JSON.")]
 Before = Annotated[str | None, typer.Option(help="`next` of the page before.")]
 JobId = Annotated[str, typer.Argument(metavar="ID", help="Job id.")]
@@ -83,8 +93,10 @@ def submit(
         list[str] | None, typer.Option(help="Model parameter, as in temperature=0 or mock.latency_ms=200.")
     ] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="The same key gives the same job.")] = None,
-    timeout_s: Annotated[float | None, typer.Option(help="Limit of one attempt.")] = None,
-    expires_in_s: Annotated[float | None, typer.Option(help="Limit of the whole job.")] = None,
+    timeout_s: Annotated[float | None, typer.Option(callback=_seconds, help="Limit of one attempt.")] = None,
+    expires_in_s: Annotated[
+        float | None, typer.Option(callback=_seconds, help="Limit of the whole job.")
+    ] = None,
     model: Annotated[str | None, typer.Option(help="Model name.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -123,7 +135,9 @@ def _print_result(job: JobRecord) -> None:
 @app.command(epilog=EXITS)
 def get(
     job_id: JobId,
-    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for the job's end.")] = 0,
+    wait: Annotated[
+        float, typer.Option(min=0, callback=_seconds, help="Seconds to wait for the job's end.")
+    ] = 0,
     as_json: Json = False,
 ) -> None:
     """Show a job. Exit code 1 when it has ended without success, or is not known."""

@@ -54,6 +54,8 @@ class RedisStore(GatewayPart, WorkerPart, FleetPart):
             if await self._calls.prepare():
                 await self._check_server()
         except (exceptions.RedisError, OSError) as error:
+            if "DB index" in str(error):
+                raise StoreRefused(f"IWL_REDIS_URL: the server has no such database: {error}") from error
             raise translate(error) from error
         await self._calls.run("group")
 

@@ -17,6 +17,8 @@ from redis.exceptions import ConnectionError as ConnectionLost
 from redis.exceptions import MasterDownError, ReadOnlyError, ResponseError
 from redis.exceptions import TimeoutError as Overdue
 
+from common.errors import SettingsError
+
 Argument = str | bytes | int | float
 Command = tuple[Argument, ...]
 #: As the server sent it: bytes, int, list or None; an error reply is its exception.
@@ -62,7 +64,12 @@ _pack = cast(Callable[[Command], bytes], hiredis.pack_command)  # pyright: ignor
 def dial(url: str) -> Client:
     # Protocol 2: one shape of replies on every server. No timeout of the library's own: it costs a task
     # for each command, and a round trip has ours.
-    client = Redis.from_url(url, protocol=2, socket_timeout=None, socket_connect_timeout=PATIENCE)  # pyright: ignore[reportUnknownMemberType]
+    try:
+        client = Redis.from_url(url, protocol=2, socket_timeout=None, socket_connect_timeout=PATIENCE)  # pyright: ignore[reportUnknownMemberType]
+        client.connection_pool.make_connection()
+    except (TypeError, ValueError):
+        # Its own message may quote a part of the password.
+        raise SettingsError("IWL_REDIS_URL: the client library cannot use it; look at its query") from None
     return cast(Client, client)
 
 

@@ -170,8 +170,15 @@ def test_scale_and_stats_are_shown(iwl: Iwl) -> None:
         (("submit",), 2, "Usage: "),
         (("submit", "x", "--param", "novalue"), 2, "Usage: "),
         (("nothing",), 2, "Usage: "),
+        (("submit", "x", "--timeout-s", "nan"), 2, "Usage: "),
+        (("submit", "x", "--expires-in-s", "inf"), 2, "Usage: "),
+        (("get", "x", "--wait", "1e300"), 2, "Usage: "),
+        (("submit", "a\udcffb"), 2, "iwl: 'a\\udcffb' is not UTF-8\n"),
     ],
-    ids=["unknown job", "wrong field", "argument missing", "wrong parameter", "unknown command"],
+    ids=[
+        *("unknown job", "wrong field", "argument missing", "wrong parameter", "unknown command"),
+        *("no number", "no limit", "for ever", "no text"),
+    ],
 )
 def test_what_goes_wrong_is_said_in_a_line(
     iwl: Iwl, arguments: tuple[str, ...], code: int, line: str
@@ -188,5 +195,9 @@ def test_no_api_is_exit_code_3(iwl: Iwl) -> None:
     assert answer.err.startswith("iwl: No API answers at http://127.0.0.1:9.")
 
 
-def test_a_url_that_is_none_is_exit_code_2(iwl: Iwl) -> None:
-    assert iwl("stats", url="nonsense") == Answer(2, "", "iwl: IWL_API_URL: 'nonsense' is not an http URL\n")
+@pytest.mark.parametrize(
+    "url", ["nonsense", "http://[::1", "http://127.0.0.1:99999", "http://\x01", "http://"]
+)
+@pytest.mark.parametrize("command", [["stats"], ["watch", "x"]], ids=" ".join)
+def test_a_url_that_is_none_is_exit_code_2(iwl: Iwl, command: list[str], url: str) -> None:
+    assert iwl(*command, url=url) == Answer(2, "", f"iwl: IWL_API_URL: {url!r} is not an http URL\n")

@@ -125,7 +125,15 @@ async def test_no_secret_is_ever_told(
 SERVICES = ("api", "scaler", "worker")
 
 
-@pytest.mark.parametrize("url", [f"redis://:{PASSWORD}/x@host", f"amqp://:{PASSWORD}@host", PASSWORD])
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"redis://:{PASSWORD}/x@host",
+        f"amqp://:{PASSWORD}@host",
+        PASSWORD,
+        f"redis://host/?password={PASSWORD}&foo=bar",
+    ],
+)
 def test_a_store_url_that_cannot_work_is_one_line_without_its_password(url: str) -> None:
     for process in [started(service, redis_url=url) for service in SERVICES]:
         told, _ = process.communicate(timeout=60)
