@@ -63,14 +63,15 @@ async def test_a_hung_engine_costs_one_attempt_at_its_time_limit_and_is_used_aga
     late = [await trial.submit(params=tokens(20)) for _ in range(SLOTS)]
 
     async def tried() -> bool:
-        return bool((await trial.job(job_id)).attempts[0].outcome)
+        return Outcome.TIMEOUT in [attempt.outcome for attempt in (await trial.job(job_id)).attempts]
 
     await wait_until(tried, timeout=20)
     waiting = await trial.jobs(late)
     assert {(job.status, job.attempt) for job in waiting} == {(JobStatus.QUEUED, 0)}
     await breakable.resume()
     job = await trial.ended(job_id)
-    assert job.attempts[0].error == "The attempt took longer than 12 s."
+    # An attempt that was given back before, since the engine did not answer the probe, is no matter here.
+    assert "The attempt took longer than 12 s." in [attempt.error for attempt in job.attempts]
     assert counted(job) == [Outcome.TIMEOUT, Outcome.SUCCEEDED], job
     for job in await trial.all_ended(late):
         assert [attempt.outcome for attempt in job.attempts] == [Outcome.SUCCEEDED], job
