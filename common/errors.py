@@ -22,6 +22,10 @@ class StoreUnavailable(StoreError):
     """The store is away, loading or read-only; try again."""
 
 
+class StoreDenied(StoreUnavailable):
+    """The store does not let us use a command that we need."""
+
+
 class StoreFull(StoreUnavailable):
     """The store is out of memory and takes no new work; try again."""
 

@@ -7,7 +7,7 @@ import secrets
 
 from redis import exceptions
 
-from common.errors import StoreCorrupt, StoreRefused
+from common.errors import StoreCorrupt, StoreDenied, StoreRefused
 from common.redis_store.calls import Calls
 from common.redis_store.claims import Claims
 from common.redis_store.fleet import FleetPart, Reconciler
@@ -82,7 +82,7 @@ class RedisStore(GatewayPart, WorkerPart, FleetPart):
     async def _check_aof(self, info: dict[str, str]) -> None:
         try:
             await self._calls.start("WAITAOF", 0, 0, 1)
-        except StoreCorrupt as error:
+        except (StoreCorrupt, StoreDenied) as error:
             raise StoreRefused("IWL_DURABILITY=aof needs WAITAOF: Redis 7.2 or newer.") from error
         if info.get("aof_enabled") != "1":
             raise StoreRefused("IWL_DURABILITY=aof needs a server with appendonly yes.")
@@ -94,7 +94,7 @@ class RedisStore(GatewayPart, WorkerPart, FleetPart):
     async def _syncs_always(self) -> bool:
         try:
             return await self._calls.start("CONFIG", "GET", "appendfsync") == [b"appendfsync", b"always"]
-        except StoreCorrupt:
+        except (StoreCorrupt, StoreDenied):
             return False
 
 

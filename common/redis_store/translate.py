@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redis import exceptions
 
-from common.errors import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
+from common.errors import StoreCorrupt, StoreDenied, StoreError, StoreFull, StoreUnavailable
 
 #: Error codes of a server that will do as asked again: loading, following, failing over, its disk full, or
 #: without scripts, group or rights, which somebody takes away faster than they are put back.
@@ -17,7 +17,6 @@ PASSING_CLASSES = (
     exceptions.MasterDownError,
     exceptions.ClusterDownError,
     exceptions.NoScriptError,
-    exceptions.NoPermissionError,
 )
 
 
@@ -27,6 +26,8 @@ def translate(error: Exception) -> StoreError:
         return StoreFull()
     if isinstance(error, (exceptions.ConnectionError, exceptions.TimeoutError, OSError)):
         return StoreUnavailable(f"The store is away: {text}")
+    if isinstance(error, exceptions.NoPermissionError):
+        return StoreDenied(f"The store does not let us: {text}")
     if isinstance(error, PASSING_CLASSES) or text.split(" ", 1)[0] in PASSING:
         return StoreUnavailable(f"The store does not do as asked: {text}")
     return StoreCorrupt(f"The store's keys are not as we left them: {text}")
