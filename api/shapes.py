@@ -1,18 +1,23 @@
-"""What the API answers, field for field. Times are RFC 3339 UTC, durations seconds, absent is null."""
+"""What the API answers, field for field. Durations are seconds, absent is null."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Literal, cast
+from datetime import UTC, datetime
+from typing import Annotated, Literal, cast
+
+from pydantic import Field
 
 from api.drain import rough
-from common.job import Attempt, Cause, Job, JobError, JobRequest, JobStatus, JsonObject, Result
+from common.job import Attempt, Cause, Job, JobError, JobRequest, JobStatus, JsonObject, Outcome, Result
 from common.store import Backlog, DeadLetter, Reason, Redriven, ScaleChange, ScaleView, Submitted
 
 JOBS = "/v1/jobs"
+
+#: RFC 3339 in UTC, always with three digits of a second: such texts sort as their instants do.
+Instant = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,19 +44,30 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptLine:
+    n: int
+    worker: str
+    started_at: Instant
+    #: null while it runs.
+    ended_at: Instant | None
+    outcome: Outcome | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FirstRunJob:
     job_id: str
     status: JobStatus
     attempt: int
     worker: str | None
-    created_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-    deadline_at: datetime | None
+    created_at: Instant
+    started_at: Instant | None
+    finished_at: Instant | None
+    deadline_at: Instant | None
     model: str | None
     result: Result | None
     error: JobError | None
-    attempts: tuple[Attempt, ...]
+    attempts: list[AttemptLine]
     metadata: JsonObject
     urls: Urls
 
@@ -76,7 +92,7 @@ class DeadJob:
     cause: Cause
     error: str
     attempts: int
-    died_at: datetime
+    died_at: Instant
     #: null when the request is gone (cause `lost`); such a job cannot be redriven.
     request: JobRequest | None
 
@@ -125,6 +141,13 @@ class Stats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleStep:
+    at: Instant
+    desired: int
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
     desired: int | None
     live: int
@@ -137,16 +160,25 @@ class Scale:
     min: int | None
     max: int | None
     reason: Reason | None
-    updated_at: datetime | None
+    updated_at: Instant | None
     age_s: float | None
     stale: bool
     leader: str | None
-    history: tuple[ScaleChange, ...]
+    #: Newest first; only changes of the desired count.
+    history: list[ScaleStep]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
     status: Literal["ok", "ready"]
+
+
+def instant(moment: datetime) -> Instant:
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+
+
+def instant_or_null(moment: datetime | None) -> Instant | None:
+    return None if moment is None else instant(moment)
 
 
 def urls_of(job_id: str) -> Urls:
@@ -160,20 +192,31 @@ def accepted(submitted: Submitted, eta_s: float | None) -> Accepted:
     return Accepted(job_id=job.job_id, status=job.status, urls=urls_of(job.job_id), queue=place)
 
 
+def attempt_line(attempt: Attempt) -> AttemptLine:
+    return AttemptLine(
+        n=attempt.n,
+        worker=attempt.worker,
+        started_at=instant(attempt.started_at),
+        ended_at=instant_or_null(attempt.ended_at),
+        outcome=attempt.outcome,
+        error=attempt.error,
+    )
+
+
 def job_view(job: Job) -> FirstRunJob:
     view = FirstRunJob(
         job_id=job.job_id,
         status=job.status,
         attempt=job.attempt,
         worker=job.worker,
-        created_at=job.created_at,
-        started_at=job.started_at,
-        finished_at=job.finished_at,
-        deadline_at=job.deadline_at,
+        created_at=instant(job.created_at),
+        started_at=instant_or_null(job.started_at),
+        finished_at=instant_or_null(job.finished_at),
+        deadline_at=instant_or_null(job.deadline_at),
         model=job.model,
         result=job.result,
         error=job.error,
-        attempts=job.attempts,
+        attempts=[attempt_line(each) for each in job.attempts],
         metadata=job.metadata,
         urls=urls_of(job.job_id),
     )
@@ -195,7 +238,7 @@ def dead_job(letter: DeadLetter) -> DeadJob:
         cause=letter.cause,
         error=letter.error,
         attempts=letter.attempts,
-        died_at=letter.died_at,
+        died_at=instant(letter.died_at),
         request=letter.request,
     )
 
@@ -238,6 +281,10 @@ def active_workers(view: ScaleView) -> int:
     return sum(1 for number in numbers if number is None or int(number[1]) <= desired)
 
 
+def scale_step(change: ScaleChange) -> ScaleStep:
+    return ScaleStep(at=instant(change.at), desired=change.desired, reason=change.reason)
+
+
 def scale(view: ScaleView) -> Scale:
     decision = view.decision
     return Scale(
@@ -251,9 +298,9 @@ def scale(view: ScaleView) -> Scale:
         min=decision.min if decision else None,
         max=decision.max if decision else None,
         reason=decision.reason if decision else None,
-        updated_at=view.updated_at,
+        updated_at=instant_or_null(view.updated_at),
         age_s=view.age.total_seconds() if view.age is not None else None,
         stale=view.stale,
         leader=view.leader,
-        history=view.history,
+        history=[scale_step(each) for each in view.history],
     )

@@ -1,9 +1,9 @@
-"""A TCP proxy between a store and its server that can lose a reply and cut the connection."""
+"""A TCP proxy between a store and its server that can lose a reply, cut the connection, and act in between."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 
@@ -14,6 +14,8 @@ class Proxy:
         self._target = port
         self._lose: bytes | None = None
         self.lost = asyncio.Event()
+        #: Awaited before anything is passed to the server.
+        self.before_passing: Callable[[], Awaitable[object]] | None = None
         self.port = 0
         self._handlers: set[asyncio.Task[None]] = set()
 
@@ -52,6 +54,8 @@ class Proxy:
                 self._lose = None
                 self.lost.set()
                 raise _Cut
+            if not replies and self.before_passing is not None:
+                await self.before_passing()
             sink.write(data)
             await sink.drain()
         raise _Cut
