@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import ceil
 
-from common.store import Backlog
+from common.fleet import Backlog
 
 WINDOW = timedelta(seconds=60)
 #: What a refused client is told while nothing drains.

@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from api.answers import answer, gateway_of
 from api.callers import must_operate
+from api.fleet_shapes import Health, Scale, Stats, scale, stats
 from api.openapi import errors, operation_id, text
-from api.shapes import Health, Scale, Stats, scale, stats
 
 router = APIRouter(generate_unique_id_function=operation_id)
 

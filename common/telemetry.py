@@ -24,8 +24,8 @@ from prometheus_client import (
 )
 
 from common.errors import SettingsError
+from common.fleet import Backlog, Reason, Tended
 from common.job import TERMINAL, Cause, JobStatus, Outcome
-from common.store import Backlog, Reason, Tended
 
 #: From a mock's 5 ms to a long generation's 10 minutes.
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)

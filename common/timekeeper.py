@@ -9,8 +9,8 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from common.errors import StoreError
+from common.fleet import FleetStore, Tended
 from common.patience import Bell, Patience
-from common.store import FleetStore, Tended
 
 #: What somebody else queued meanwhile is found no later than this.
 LONGEST_REST_S = 1.0

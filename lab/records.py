@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from common.fleet import Reason
 from common.job import TERMINAL, Cause, JobError, JobStatus, Outcome, Result
-from common.store import Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

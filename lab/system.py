@@ -14,8 +14,9 @@ from pathlib import Path
 import msgspec
 
 from common.errors import LabError, SettingsError, StoreUnavailable
+from common.fleet import Backlog, ScaleView
 from common.settings import PREFIX, Durability, Settings, child_environment, load_settings
-from common.store import Backlog, ScaleView, Store
+from common.store import Store
 from common.stores import open_store
 from lab.client import Api
 from lab.exits import ChildRefused, NotStarted

@@ -15,8 +15,8 @@ from rich.markup import escape
 from rich.status import Status
 
 from common.errors import StoreError
+from common.fleet import Backlog, ScaleView
 from common.settings import set_by_the_user
-from common.store import Backlog, ScaleView
 from lab.exits import Exit
 from lab.run import run_lab
 from lab.system import Plan, Ready, System

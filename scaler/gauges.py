@@ -7,7 +7,7 @@ import time
 
 from prometheus_client import CollectorRegistry
 
-from common.store import Backlog, Decision, ScaleView, Tended
+from common.fleet import Backlog, Decision, ScaleView, Tended
 from common.telemetry import ScalerMetrics
 
 UNKNOWN = math.nan

@@ -10,9 +10,9 @@ from datetime import timedelta
 from secrets import token_hex
 
 from common.errors import StoreError, TermOver
+from common.fleet import Backlog, Decision, FleetStore, ScaleView
 from common.patience import Patience
 from common.settings import Settings
-from common.store import Backlog, Decision, FleetStore, ScaleView
 from common.timekeeper import TimeKeeper
 from scaler.gauges import Gauges
 from scaler.policy import Limits, Memory, Observation, decide

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from common.fleet import Backlog, Decision, Reason
 from common.settings import Settings
-from common.store import Backlog, Decision, Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,12 @@ from contextlib import suppress
 from typing import Any, cast
 
 from common.errors import LabError
+from common.fleet import Presence
 from common.redis_store.keys import Keys
 from common.redis_store.store import RedisStore
 from common.redis_store.wire import Client, Wire, dial
 from common.settings import Settings
-from common.store import Presence, Store
+from common.store import Store
 from tests.keyspace import leaks, miscounted_owners
 from tests.servers import Server
 from tests.twice import TwiceWire

@@ -1,4 +1,4 @@
-"""A TCP proxy between a store and its server that can lose a reply, cut the connection, and act in between."""
+"""A TCP proxy between a store and its server that can lose a reply, act in between, and cut connections."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Proxy:
         self._target = port
         self._lose: bytes | None = None
         self.lost = asyncio.Event()
-        #: Awaited before anything is passed to the server.
-        self.before_passing: Callable[[], Awaitable[object]] | None = None
+        #: Awaited with what is about to be passed to the server. An OSError cuts the connection before that.
+        self.before_passing: Callable[[bytes], Awaitable[object]] | None = None
         self.port = 0
         self._handlers: set[asyncio.Task[None]] = set()
 
@@ -55,7 +55,7 @@ class Proxy:
                 self.lost.set()
                 raise _Cut
             if not replies and self.before_passing is not None:
-                await self.before_passing()
+                await self.before_passing(data)
             sink.write(data)
             await sink.drain()
         raise _Cut

@@ -44,6 +44,12 @@ class Vandal:
         found = cast("list[tuple[str, dict[str, str]]]", await self.raw.xrange(self.keys.jobs, entry, entry))
         return await self.add_entry(found[0][1])
 
+    async def make_unreadable(self, job_id: str) -> None:
+        """The job's request, as after damage or by another version."""
+        await self.delete_entry(job_id)
+        entry = await self.add_entry({"job_id": job_id, "attempt": "1", "request": "{not json"})
+        await self.raw.hset(self.keys.record(job_id), "entry", entry)  # pyright: ignore[reportGeneralTypeIssues]
+
     async def deliver(self, consumer: str, count: int = 1) -> list[str]:
         """Entries read for this consumer and begun by nobody."""
         reply = await command(

@@ -6,20 +6,9 @@ import time
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from common.fleet import Presence, Seat
 from common.job import Cause, JobError, Result, Usage
-from common.store import (
-    Claimed,
-    Failed,
-    Finished,
-    Lease,
-    LeaseState,
-    Presence,
-    Released,
-    Seat,
-    Settled,
-    Settlement,
-    Store,
-)
+from common.store import Claimed, Failed, Finished, Lease, LeaseState, Released, Settled, Settlement, Store
 from tests.waiting import wait_until
 
 NOW = timedelta(0)

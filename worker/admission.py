@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from common.store import Seat
+from common.fleet import Seat
 from worker.hold import Holdings
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from common.errors import SlotTaken, StoreError
+from common.fleet import FleetStore, Presence
 from common.patience import Bell, Patience
 from common.settings import Settings
-from common.store import FleetStore, Presence
 from worker.admission import Admission
 
 #: A slot's lease lasts three heartbeats; a killed predecessor's must run out before we may sit down.

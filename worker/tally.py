@@ -6,8 +6,9 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
+from common.fleet import Tended
 from common.job import Cause, JobStatus, Outcome
-from common.store import Claimed, Failed, Finished, Lease, LeaseState, Released, Settled, Settlement, Tended
+from common.store import Claimed, Failed, Finished, Lease, LeaseState, Released, Settled, Settlement
 from common.telemetry import WorkerMetrics
 from worker.hold import Hold
 

@@ -24,9 +24,10 @@ from common.redis_store import records
 from common.redis_store.calls import Calls
 from common.redis_store.deliveries import Delivery, lease_of, parse
 from common.redis_store.keys import GROUP, Keys
+from common.redis_store.reader import Reader
 from common.redis_store.scripts import Begun, Scripts
-from common.redis_store.translate import group_is_missing, translate
-from common.redis_store.wire import Argument, Command, Connect, Wire
+from common.redis_store.translate import translate
+from common.redis_store.wire import Connect
 from common.settings import Settings
 from common.store import Claimed, Lease
 
@@ -66,14 +67,12 @@ class Claims:
         settings: Settings,
         process: str,
     ) -> None:
-        # A read is not sent again: what its lost reply held is recovered from this seat's own deliveries.
-        self._reader = Wire(connect, resend=False)
+        self._reader = Reader(connect, keys, calls)
         self._keys = keys
         self._calls = calls
         self._scripts = scripts
         self._settings = settings
         self._process = process
-        self._reader_id: int | None = None
         self._place: Place | None = None
         #: Name of the seat held now or last.
         self.worker = ""
@@ -135,7 +134,7 @@ class Claims:
             return await self._read_new(limit, wait.total_seconds(), fresh and not self._making_room)
         except BaseException as error:
             # What was delivered and not begun is in this seat's own deliveries.
-            self._recover_from, self._reader_id = "0-0", None
+            self._recover_from = "0-0"
             if isinstance(error, (RedisError, OSError)):
                 raise translate(error) from error
             raise
@@ -143,8 +142,7 @@ class Claims:
     async def interrupt(self) -> None:
         """Ends a blocked read without losing what it may just have been given."""
         self._room.set()
-        if self._reader_id is not None:
-            await self._calls.start("CLIENT", "UNBLOCK", self._reader_id)
+        await self._reader.interrupt()
 
     async def aclose(self) -> None:
         await self._reader.aclose()
@@ -157,7 +155,7 @@ class Claims:
             await self._take_over(self._orphans)
             self._orphans.clear()
         while self._recover_from is not None:
-            entries = await self._read(self._recover_from, max(limit, PAGE))
+            entries = await self._reader.read(self.worker, self._recover_from, max(limit, PAGE))
             mine = [entry for entry in entries if entry[0].decode() not in self._held]
             claimed, _ = await self._begin(mine[:limit])
             if len(mine) > limit:
@@ -183,15 +181,9 @@ class Claims:
         self._sweep_at = loop.time() + SWEEP_EVERY
         suspects = 0
         while True:
-            # Not sent again when its reply is lost: what it took over is among our own then.
-            reply = await self._ask(
-                "XAUTOCLAIM", self._keys.jobs, GROUP, self.worker, self._settings.claim_idle_ms,
-                self._sweep_cursor, "COUNT", limit,
-            )  # fmt: skip
-            if reply is None:
-                return Claimed()
-            cursor, entries, *_ = reply
-            self._sweep_cursor = cursor.decode()
+            self._sweep_cursor, entries = await self._reader.reclaim(
+                self.worker, self._settings.claim_idle_ms, self._sweep_cursor, limit
+            )
             claimed, later = await self._begin(
                 [entry for entry in entries if entry[0].decode() not in self._held]
             )
@@ -217,32 +209,13 @@ class Claims:
         if not fresh:
             await self._pause(wait)
             return Claimed()
-        claimed, _ = await self._begin(await self._read(">", limit, block=int(wait * 1000) or None))
+        claimed, _ = await self._begin(await self._reader.read(self.worker, ">", limit, wait))
         return claimed
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._room.wait()
-
-    async def _read(self, after: str, limit: int, block: int | None = None) -> list[Any]:
-        blocking: Command = () if block is None else ("BLOCK", block)
-        read = ("XREADGROUP", "GROUP", GROUP, self.worker, "COUNT", limit, *blocking)
-        reply = await self._ask(*read, "STREAMS", self._keys.jobs, after)
-        return reply[0][1] if reply else []
-
-    async def _ask(self, *command: Argument) -> Any:
-        """A command on the reader's own connection; None when the group had to be made again."""
-        if self._reader_id is None:
-            self._reader_id = int(await self._reader.call("CLIENT", "ID"))
-        try:
-            return await self._reader.call(*command)
-        except RedisError as error:
-            if not group_is_missing(error):
-                raise
-            self._sweep_cursor = "0-0"
-            await self._calls.create_group()
-            return None
 
     async def _take_over(self, entries: Iterable[str]) -> None:
         # JUSTID: a plain XCLAIM would raise the delivery count.
@@ -285,24 +258,24 @@ class Claims:
         return claimed, words.count("later")
 
     async def _take(self, deliveries: Sequence[Delivery], begun: Sequence[Begun]) -> list[Lease]:
+        answers = list(zip(deliveries, begun, strict=True))
+        unreadable = [each for each, answer in answers if answer.word == "run" and each.request is None]
+        if unreadable:
+            # Before anything is held: should it fail, all of these are begun again with the same tokens.
+            await self._give_up(unreadable)
         leases: list[Lease] = []
-        for delivery, answer in zip(deliveries, begun, strict=True):
+        for delivery, answer in answers:
             token = self._tokens.pop(delivery.entry)
             if answer.word in NOTED:
                 log.warning(NOTED[answer.word], extra={"job_id": delivery.job_id, "worker": self.worker})
-            if answer.word != "run":
-                continue
-            if delivery.request is None:
-                await self._give_up(delivery, token)
-                continue
-            lease = lease_of(delivery, delivery.request, token, answer)
-            self._held[lease.receipt] = lease
-            leases.append(lease)
+            if answer.word == "run" and delivery.request is not None:
+                leases.append(lease_of(delivery, delivery.request, token, answer))
+        self._held |= {lease.receipt: lease for lease in leases}
         return leases
 
-    async def _give_up(self, delivery: Delivery, token: str) -> None:
-        """A job whose request this version cannot read ends where everybody sees it."""
-        log.error("request cannot be read", extra={"job_id": delivery.job_id})
+    async def _give_up(self, deliveries: Sequence[Delivery]) -> None:
+        """Jobs whose request this version cannot read end where everybody sees it."""
+        log.error("requests cannot be read", extra={"job_ids": [delivery.job_id for delivery in deliveries]})
         message = records.encode_text("The request cannot be read by this worker.")
-        lease = (delivery.job_id, token, -1, Cause.PERMANENT.value, message)
-        await self._scripts.fail(max_attempts=self._settings.max_attempts, leases=[lease])
+        leases = [(d.job_id, self._tokens[d.entry], -1, Cause.PERMANENT.value, message) for d in deliveries]
+        await self._scripts.fail(max_attempts=self._settings.max_attempts, leases=leases)

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, cast
 
 from common.errors import SlotTaken, StoreCorrupt, TermOver
+from common.fleet import Backlog, Decision, Presence, Reason, ScaleChange, ScaleView, Seat, Tended, WorkerView
 from common.job import job_id_time
 from common.redis_store import records
 from common.redis_store.calls import Calls
@@ -17,17 +18,6 @@ from common.redis_store.claims import Claims, Place
 from common.redis_store.keys import Keys
 from common.redis_store.scripts import Scripts
 from common.settings import Settings
-from common.store import (
-    Backlog,
-    Decision,
-    Presence,
-    Reason,
-    ScaleChange,
-    ScaleView,
-    Seat,
-    Tended,
-    WorkerView,
-)
 
 #: How long an unused slot is remembered for the instance that held it, and an idle consumer kept.
 KEEP_MS = 600_000

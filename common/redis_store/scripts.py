@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
-from common.errors import StoreCorrupt
 from common.redis_store.calls import Calls
+from common.redis_store.variadic import Variadic
 from common.redis_store.wire import Argument
 
 log = logging.getLogger(__name__)
-
-#: Promise P5: what one variadic call may carry at most.
-MAX_ITEMS = 256
-MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +40,11 @@ class Begun:
     alone: bool = False
 
 
-Item = tuple[Argument, ...]
-A = TypeVar("A")
-
-
 class Scripts:
     def __init__(self, calls: Calls, keep: Keep) -> None:
         self._calls = calls
         self._keep = keep
+        self._variadic = Variadic(calls)
 
     # ---- gateway
 
@@ -103,7 +96,7 @@ class Scripts:
             (letter, new, "" if ms is None else ms, "1" if stream else "")
             for letter, new, ms, stream in letters
         ]
-        return await self._variadic("redrive", (recent_max, max_open), items, _word, "gone")
+        return await self._variadic.run("redrive", (recent_max, max_open), items, _word, "gone")
 
     # ---- worker
 
@@ -120,27 +113,27 @@ class Scripts:
     ) -> list[Begun]:
         """`deliveries`: entry, job id, token."""
         head = (*self._keep.head, idle, max_attempts, worker, instance, epoch, busy)
-        return await self._variadic("begin", head, deliveries, _begun, Begun("broken"))
+        return await self._variadic.run("begin", head, deliveries, _begun, Begun("broken"))
 
     async def extend(self, *, worker: str, leases: Sequence[tuple[str, str]]) -> list[str]:
         """`leases`: job id, token."""
-        return await self._variadic("extend", (worker,), leases, _word, "taken")
+        return await self._variadic.run("extend", (worker,), leases, _word, "taken")
 
     async def finish(self, *, leases: Sequence[tuple[str, str, bytes, bytes]]) -> list[str]:
         """`leases`: job id, token, result, shown."""
-        return await self._variadic("finish", self._keep.head, leases, _word, "lost")
+        return await self._variadic.run("finish", self._keep.head, leases, _word, "lost")
 
     async def fail(
         self, *, max_attempts: int, leases: Sequence[tuple[str, str, int, str, bytes]]
     ) -> list[str]:
         """`leases`: job id, token, retry_in (-1: never), cause, message (JSON)."""
-        return await self._variadic("fail", (*self._keep.head, max_attempts), leases, _word, "lost")
+        return await self._variadic.run("fail", (*self._keep.head, max_attempts), leases, _word, "lost")
 
     async def release(
         self, *, max_attempts: int, max_refunds: int, leases: Sequence[tuple[str, str]]
     ) -> list[str]:
         """`leases`: job id, token."""
-        return await self._variadic(
+        return await self._variadic.run(
             "release", (*self._keep.head, max_attempts, max_refunds), leases, _word, "lost"
         )
 
@@ -197,7 +190,7 @@ class Scripts:
 
     async def reconcile(self, *, idle: int, job_ids: Sequence[str]) -> list[str]:
         items = [(job_id,) for job_id in job_ids]
-        return await self._variadic("reconcile", (*self._keep.head, idle), items, _word, "gone")
+        return await self._variadic.run("reconcile", (*self._keep.head, idle), items, _word, "gone")
 
     async def prune(self, *, keep: int) -> int:
         return cast(int, await self._calls.run("prune", keep))
@@ -232,60 +225,6 @@ class Scripts:
 
     async def scale(self, *, history: int) -> list[Any]:
         return cast(list[Any], await self._calls.run("scale", history))
-
-    # ---- variadic calls
-
-    async def _variadic(
-        self, script: str, head: Item, items: Sequence[Item], parse: Callable[[Any], A], culprit: A
-    ) -> list[A]:
-        """One answer per item. After an error items go one by one, and only the culprit fails (P5).
-
-        When every one fails, it is not an item but a key that all share: StoreCorrupt is raised."""
-        chunks = _chunks(items)
-        # Started together: they share one round trip.
-        futures = [self._calls.start_script(script, *head, *_flat(chunk)) for chunk in chunks]
-        replies = await asyncio.gather(*futures, return_exceptions=True)
-        if any(isinstance(reply, StoreCorrupt) for reply in replies) and len(items) > len(chunks):
-            return await self._singly(script, head, items, parse, culprit)
-        answers: list[A] = []
-        for reply in replies:
-            if isinstance(reply, BaseException):
-                raise reply
-            answers += [parse(answer) for answer in cast(list[Any], reply)]
-        return answers
-
-    async def _singly(
-        self, script: str, head: Item, items: Sequence[Item], parse: Callable[[Any], A], culprit: A
-    ) -> list[A]:
-        futures = [self._calls.start_script(script, *head, *item) for item in items]
-        replies = await asyncio.gather(*futures, return_exceptions=True)
-        errors = [reply for reply in replies if isinstance(reply, BaseException)]
-        for error in errors:
-            if len(errors) == len(items) or not isinstance(error, StoreCorrupt):
-                raise error
-        log.error("a job's keys are broken", extra={"script": script, "errors": [str(e) for e in errors]})
-        return [
-            culprit if isinstance(reply, BaseException) else parse(cast(list[Any], reply)[0])
-            for reply in replies
-        ]
-
-
-def _chunks(items: Sequence[Item]) -> list[Sequence[Item]]:
-    chunks: list[Sequence[Item]] = []
-    start = size = 0
-    for i, item in enumerate(items):
-        weight = sum(len(part) if isinstance(part, (str, bytes)) else 8 for part in item)
-        if i > start and (i - start >= MAX_ITEMS or size + weight > MAX_BYTES):
-            chunks.append(items[start:i])
-            start, size = i, 0
-        size += weight
-    if start < len(items):
-        chunks.append(items[start:])
-    return chunks
-
-
-def _flat(items: Sequence[Item]) -> list[Argument]:
-    return [part for item in items for part in item]
 
 
 def _word(reply: object) -> str:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.drain import WINDOW, DrainRate, rough
-from common.store import Backlog
+from common.fleet import Backlog
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

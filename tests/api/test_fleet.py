@@ -7,8 +7,9 @@ import httpx
 import pytest
 from redis.asyncio import Redis
 
+from common.fleet import Decision, Reason
 from common.redis_store.store import RedisStore
-from common.store import Decision, Reason, Store
+from common.store import Store
 from tests.api.problem import problem
 from tests.requests import submit
 from tests.waiting import wait_until

@@ -17,9 +17,9 @@ import pytest
 from redis.asyncio import Redis
 
 from api.server import MAX_HEAD_BYTES
+from common.fleet import Presence
 from common.redis_store.store import RedisStore
 from common.settings import Settings, child_environment
-from common.store import Presence
 from lab.ports import free_port
 from tests.api.conftest import Serve
 from tests.api.keyring import as_caller, line, write_keys

@@ -7,8 +7,9 @@ from datetime import timedelta
 
 import pytest
 
+from common.fleet import Tended
 from common.job import JobStatus, Outcome
-from common.store import Claimed, LeaseState, Settled, Store, Tended
+from common.store import Claimed, LeaseState, Settled, Store
 from tests.processes import Processes
 from tests.requests import submit
 from tests.waiting import wait_until

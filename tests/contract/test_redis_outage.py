@@ -10,9 +10,10 @@ from datetime import timedelta
 import pytest
 
 from common.errors import StoreUnavailable
+from common.fleet import Presence
 from common.job import JobStatus
 from common.redis_store.store import RedisStore
-from common.store import LeaseState, Presence, Settled, Store
+from common.store import LeaseState, Settled, Store
 from tests.contract.test_events import Reader
 from tests.keyspace import command
 from tests.processes import Processes
@@ -226,7 +227,7 @@ async def test_scripts_that_are_flushed_as_fast_as_they_are_loaded_count_as_away
     async with proxied(private_server.port) as proxy:
         store = RedisStore(here.settings(redis_url=proxy.url))
         await store.start()
-        proxy.before_passing = lambda: command(raw, "SCRIPT", "FLUSH")
+        proxy.before_passing = lambda _: command(raw, "SCRIPT", "FLUSH")
         with pytest.raises(StoreUnavailable):
             await store.tend()
         proxy.before_passing = None

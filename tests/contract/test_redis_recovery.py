@@ -533,8 +533,7 @@ async def test_a_request_that_cannot_be_read_ends_its_job_in_sight(
     gateway: Store, worker: Worker, vandal: Vandal
 ) -> None:
     job = await submit(gateway)
-    entry = await vandal.add_entry({"job_id": job.job_id, "attempt": "1", "request": "{not json"})
-    await vandal.raw.hset(vandal.keys.record(job.job_id), "entry", entry)  # pyright: ignore[reportGeneralTypeIssues]
+    await vandal.make_unreadable(job.job_id)
     await worker.look()
     ended = await gateway.get(job.job_id)
     assert ended.error is not None

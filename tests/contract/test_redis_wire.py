@@ -11,17 +11,20 @@ import pytest
 from redis.asyncio import Redis
 
 from common.errors import StoreUnavailable
+from common.fleet import Presence
 from common.job import JobStatus
+from common.redis_store.loader import load
 from common.redis_store.store import RedisStore
 from common.settings import Settings
-from common.store import Presence, Store
+from common.store import Store
 from tests.keyspace import command
 from tests.processes import Processes
 from tests.proxy import Proxy, proxied
 from tests.requests import submission, submit
 from tests.servers import Server, ServerProcess
+from tests.vandal import Vandal
 from tests.waiting import wait_until
-from tests.workers import Worker
+from tests.workers import NOW, Worker
 
 pytestmark = [pytest.mark.server, pytest.mark.real_server]
 
@@ -73,6 +76,31 @@ async def test_a_begin_whose_reply_was_lost_is_not_a_second_start(
     assert lease.attempt == 1
     assert len((await gateway.get(job.job_id)).attempts) == 1
     await worker.finish(lease)
+
+
+@pytest.mark.vandal
+@pytest.mark.settings(claim_idle_ms=HOUR_MS)
+async def test_nothing_read_together_with_an_unreadable_job_is_lost_when_that_cannot_be_given_up(
+    proxy: Proxy, remote: Store, gateway: Store, vandal: Vandal
+) -> None:
+    """Else it would count as held by a worker that does not run it."""
+    sound, unreadable = await submit(gateway), await submit(gateway)
+    await vandal.make_unreadable(unreadable.job_id)
+    worker = await Worker.seated(remote, Presence(instance="pod-a"))
+
+    async def cut_fail(data: bytes) -> None:
+        if load("fail").sha.encode() in data:
+            raise ConnectionResetError
+
+    proxy.before_passing = cut_fail
+    with pytest.raises(StoreUnavailable):
+        await remote.claim(2, NOW)
+    proxy.before_passing = None
+    lease = await worker.lease(sound.job_id)
+    assert lease.attempt == 1
+    await worker.finish(lease)
+    await worker.look()
+    assert (await gateway.get(unreadable.job_id)).status is JobStatus.FAILED
 
 
 async def test_a_submit_whose_reply_was_lost_is_one_job(proxy: Proxy, remote: Store, gateway: Store) -> None:

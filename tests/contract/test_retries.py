@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+from common.fleet import Tended
 from common.job import JobStatus, Outcome
-from common.store import Claimed, Settled, Store, Tended
+from common.store import Claimed, Settled, Store
 from tests.processes import Processes
 from tests.requests import submit
 from tests.waiting import wait_until

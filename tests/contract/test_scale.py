@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from common.errors import TermOver
-from common.store import Decision, Presence, Reason, Store
+from common.fleet import Decision, Presence, Reason
+from common.store import Store
 from tests.processes import Processes
 from tests.waiting import wait_until
 

@@ -9,7 +9,8 @@ from datetime import timedelta
 import pytest
 
 from common.errors import LabError, SeatLost, SlotTaken
-from common.store import Decision, Presence, Reason, Store
+from common.fleet import Decision, Presence, Reason
+from common.store import Store
 from tests.processes import Processes
 from tests.requests import submit
 from tests.waiting import wait_until

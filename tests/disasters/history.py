@@ -10,8 +10,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from common.errors import JobNotFound
+from common.fleet import Backlog
 from common.job import Job, JobStatus, Outcome
-from common.store import Backlog, DeadLetter, LeaseState, Settled, Store
+from common.store import DeadLetter, LeaseState, Settled, Store
 from tests.disasters.machine import Machine
 from tests.processes import Processes
 from tests.requests import submission, submit

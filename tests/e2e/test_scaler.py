@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
+from common.fleet import Reason, ScaleView
 from common.job import JobRequest, Submission, new_job_id
 from common.settings import Settings, child_environment
-from common.store import Reason, ScaleView, Store
+from common.store import Store
 from common.stores import open_store
 from tests.servers import ServerProcess
 from tests.waiting import wait_until

@@ -11,8 +11,9 @@ from pathlib import Path
 import httpx
 
 from common.errors import LabError, StoreError
+from common.fleet import Backlog
 from common.redis_store.keys import Keys
-from common.store import Backlog, Store
+from common.store import Store
 from lab.client import Api
 from lab.resp import Reply, ServerSaidNo, command
 from lab.server import HOST

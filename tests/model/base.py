@@ -9,8 +9,9 @@ from typing import Any, ClassVar, TypeVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
 
+from common.fleet import Presence
 from common.job import Job, JobStatus
-from common.store import Lease, Presence
+from common.store import Lease
 from tests.model.job import Holder, Instant, ModelJob, Seen
 from tests.model.lifecycle import Lifecycle
 from tests.model.world import World

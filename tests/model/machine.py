@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
+from common.fleet import Tended
 from common.job import JobStatus
-from common.store import JobEvent, Tended
+from common.store import JobEvent
 from tests.model.base import PICK, Call, calls, step
 from tests.model.gateway import GatewaySteps
 from tests.model.job import NO, YES, Instant, LoggedEvent, ModelJob

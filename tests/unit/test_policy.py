@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.fleet import Decision, Reason
 from common.settings import Settings
-from common.store import Decision, Reason
 from scaler.policy import Limits, Memory, Observation, decide
 
 WINDOW = timedelta(seconds=10)

@@ -16,8 +16,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from common.errors import StoreError, StoreUnavailable, TermOver
+from common.fleet import Backlog, Decision, Presence, Reason, ScaleView, Seat, Tended
 from common.settings import Settings, child_environment
-from common.store import Backlog, Decision, Presence, Reason, ScaleView, Seat, Tended
 from scaler.gauges import Gauges
 from scaler.loop import Scaler
 from tests.waiting import wait_until

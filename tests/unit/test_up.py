@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from common.store import ScaleView, WorkerView
+from common.fleet import ScaleView, WorkerView
 from lab.up import Readiness, invoked
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from common.fleet import Presence
 from common.job import JobStatus, Result
-from common.store import Finished, Presence, Settled, Store
+from common.store import Finished, Settled, Store
 from tests.processes import Processes
 from tests.requests import submit
 

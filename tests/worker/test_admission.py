@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from common.errors import SeatLost
+from common.fleet import Decision, Reason
 from common.job import JobStatus, Outcome
-from common.store import Decision, Reason, Store
+from common.store import Store
 from tests.processes import Processes
 from tests.requests import submit
 from tests.waiting import wait_until

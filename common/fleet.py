@@ -1,0 +1,182 @@
+"""The fleet's part of the port: who works, how much waits, how many workers there should be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Presence:
+    """What a worker says of itself at every heartbeat."""
+
+    #: Stable identity of the container or pod: a restart under the same one takes its slot back at once.
+    instance: str
+    #: Explicit worker id, or None for the lowest free `worker-N`.
+    worker_id: str | None = None
+    concurrency: int = 1
+    busy: int = 0
+    #: Whether the backend is ready, and the worker can claim and settle.
+    ready: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    worker: str
+    #: Rises with every change of holder; calls under an older one are refused.
+    epoch: int
+    #: False: this worker is above the desired count and reads no new jobs.
+    active: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """Counts read in one instant. `lag` and `pending` are None when the store cannot tell."""
+
+    at: datetime
+    submitted: int
+    awaiting_upload: int
+    queued: int
+    running: int
+    #: Waiting for a delayed retry.
+    retrying: int
+    succeeded: int
+    failed: int
+    cancelled: int
+    expired: int
+    dead_letters: int
+    #: Queued and never delivered to a worker.
+    lag: int | None
+    #: Delivered and not yet settled.
+    pending: int | None
+
+    @property
+    def ended(self) -> int:
+        return self.succeeded + self.failed + self.cancelled + self.expired
+
+    @property
+    def unfinished(self) -> int:
+        return self.awaiting_upload + self.queued + self.running + self.retrying
+
+    @property
+    def unaccounted(self) -> int:
+        """Promise P1: zero, or somebody else wrote to our keys."""
+        return (self.submitted - self.unfinished - self.ended) or min(0, self.queued)
+
+
+class Reason(StrEnum):
+    """Why the scaler decided as it did."""
+
+    #: The first decision of a fleet that had none.
+    START = "start"
+    BACKLOG_UP = "backlog_up"
+    #: Work waits and nobody is there.
+    WAKE = "wake"
+    STEADY = "steady"
+    #: Fewer would do, but work is in flight or lag is above the threshold.
+    HOLD_BUSY = "hold_busy"
+    #: Fewer would do; the window is not over.
+    HOLD_WINDOW = "hold_window"
+    SCALE_DOWN = "scale_down"
+    #: The new limits asked for another count.
+    CLAMPED = "clamped"
+    #: The store could not be read or does not know; the last decision stands.
+    UNKNOWN_INPUT = "unknown_input"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    desired: int
+    reason: Reason
+    lag: int | None
+    pending: int | None
+    retrying: int | None
+    min: int
+    max: int
+    #: False: input was unknown; publishing it does not refresh the view's age.
+    observed: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleChange:
+    at: datetime
+    desired: int
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerView:
+    worker: str
+    instance: str
+    concurrency: int
+    busy: int
+    ready: bool
+    seen_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleView:
+    """What `GET /v1/scale` shows. Before the first decision `decision` and `updated_at` are None."""
+
+    decision: Decision | None
+    updated_at: datetime | None
+    age: timedelta | None
+    stale: bool
+    leader: str | None
+    workers: tuple[WorkerView, ...]
+    #: Newest first; only changes of the desired count.
+    history: tuple[ScaleChange, ...]
+
+    @property
+    def live(self) -> int:
+        return len(self.workers)
+
+    @property
+    def busy(self) -> int:
+        return sum(1 for worker in self.workers if worker.busy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tended:
+    """What one round of time keeping did, in jobs."""
+
+    #: Time until something is known to be due; None when nothing waits.
+    next_in: timedelta | None
+    #: Delayed retries queued again.
+    promoted: int = 0
+    #: Jobs that ended `expired`.
+    expired: int = 0
+    #: Jobs whose queue entry was gone and that were queued again.
+    requeued: int = 0
+    #: Jobs that ended `failed`, cause `lost`: entry and request were gone.
+    lost: int = 0
+
+
+class FleetStore(Protocol):
+    async def announce(self, presence: Presence) -> Seat:
+        """Take or keep this process's seat. Call at every heartbeat. Raises SlotTaken."""
+        ...
+
+    async def retire(self) -> None:
+        """Give this process's seat back."""
+        ...
+
+    async def depth(self) -> Backlog: ...
+
+    async def tend(self) -> Tended:
+        """Do what is due by the clock: delayed retries, deadlines, entries that somebody else removed.
+
+        Scaler and workers call it when `next_in` is over and at least every second."""
+        ...
+
+    async def lead(self, candidate: str, ttl: timedelta) -> int | None:
+        """Become or stay the one leading scaler: the term's number, or None while another leads."""
+        ...
+
+    async def publish_scale(self, decision: Decision, term: int) -> None:
+        """Raises TermOver when another scaler leads by now."""
+        ...
+
+    async def scale(self) -> ScaleView: ...
