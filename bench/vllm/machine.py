@@ -23,9 +23,10 @@ class Version(msgspec.Struct):
 
 def facts(url: str, model: str | None, about: str | None, load: float) -> dict[str, str]:
     """Name -> value, in the order in which they are shown. `load` is the average of the last minute."""
-    cores = len(os.sched_getaffinity(0))
+    cores, ours = os.cpu_count(), len(os.sched_getaffinity(0))
     return {
         "CPU": f"{cores} x {_cpu()}",
+        "cores": f"{ours} of {cores} for clients, gateway, store and worker",
         "GPU": _gpu(),
         "model": ": ".join(filter(None, (model or _first_served(url), about))),
         "vLLM": f"{_vllm(url)}, {'on the same machine' if _local(url) else 'on another machine'}",

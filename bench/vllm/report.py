@@ -36,11 +36,12 @@ No job waits for a slot, and none waits to take the place of one that ends: whil
 from the model, the engine's batch is smaller by one. Deeper queues, not measured here, can fill it."""
 
 CPU_LABEL = """\
-**Read this first.** This is a small model on a CPU. vLLM, gateway, worker, store and clients share its cores,
-so each moment that the queue computes is taken from the model, and each step waits for a core that vLLM
-holds. On a GPU the model computes elsewhere. The figures show what the queue adds to a job at worst; they say
-nothing about the speed of vLLM on a GPU. Whatever else runs on the machine shows as spread between rounds.
-A ratio above 1 is such a spread, not a gain; where the range is wide, its median says little."""
+**Read this first.** This is a small model on a CPU, beside gateway, worker, store and clients. Where both
+sides use the same cores, each moment that the queue computes is taken from the model, and each step waits
+for a core that vLLM holds. Where each side is kept to cores of its own (see `cores`), it is not, as on a
+GPU. The figures show what the queue adds to a job; they say nothing about the speed of vLLM on a GPU.
+Whatever else runs on the machine shows as spread between rounds. A ratio above 1 is such a spread, not a
+gain; where the range is wide, its median says little."""
 
 GPU_COMMAND = """\
 On a machine with a GPU, with vLLM serving there on port 8000, the same comparison is:

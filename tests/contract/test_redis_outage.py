@@ -17,7 +17,7 @@ from common.store import LeaseState, Settled, Store
 from tests.contract.test_events import Reader
 from tests.keyspace import command
 from tests.processes import Processes
-from tests.proxy import proxied
+from tests.relay import relayed
 from tests.requests import submission, submit
 from tests.servers import ServerProcess
 from tests.waiting import wait_until
@@ -224,13 +224,13 @@ async def test_scripts_that_are_flushed_as_fast_as_they_are_loaded_count_as_away
 ) -> None:
     """Not as damage, after which a worker gives its outcome up."""
     raw = private_server.connect()
-    async with proxied(private_server.port) as proxy:
-        store = RedisStore(here.settings(redis_url=proxy.url))
+    async with relayed(private_server.port) as relay:
+        store = RedisStore(here.settings(redis_url=relay.url))
         await store.start()
-        proxy.before_passing = lambda _: command(raw, "SCRIPT", "FLUSH")
+        relay.before_passing = lambda _: command(raw, "SCRIPT", "FLUSH")
         with pytest.raises(StoreUnavailable):
             await store.tend()
-        proxy.before_passing = None
+        relay.before_passing = None
         await store.tend()
         await store.aclose()
     await raw.aclose()

@@ -19,7 +19,7 @@ from common.settings import Settings
 from common.store import Store
 from tests.keyspace import command
 from tests.processes import Processes
-from tests.proxy import Proxy, proxied
+from tests.relay import Relay, relayed
 from tests.requests import submission, submit
 from tests.servers import Server, ServerProcess
 from tests.vandal import Vandal
@@ -32,16 +32,16 @@ HOUR_MS = 3_600_000
 
 
 @pytest.fixture
-async def proxy(server: Server) -> AsyncIterator[Proxy]:
+async def relay(server: Server) -> AsyncIterator[Relay]:
     assert isinstance(server, ServerProcess)
-    async with proxied(server.port) as proxy:
-        yield proxy
+    async with relayed(server.port) as relay:
+        yield relay
 
 
 @pytest.fixture
-async def remote(proxy: Proxy, namespace: str) -> AsyncIterator[Store]:
+async def remote(relay: Relay, namespace: str) -> AsyncIterator[Store]:
     """A store whose replies can be lost. Nothing of it is swept: the idle time is an hour."""
-    store = RedisStore(Settings(redis_url=proxy.url, namespace=namespace, claim_idle_ms=HOUR_MS))
+    store = RedisStore(Settings(redis_url=relay.url, namespace=namespace, claim_idle_ms=HOUR_MS))
     await store.start()
     yield store
     await store.aclose()
@@ -49,15 +49,15 @@ async def remote(proxy: Proxy, namespace: str) -> AsyncIterator[Store]:
 
 @pytest.mark.settings(claim_idle_ms=HOUR_MS)
 async def test_a_delivery_whose_reply_was_lost_is_recovered_at_once(
-    proxy: Proxy, remote: Store, gateway: Store
+    relay: Relay, remote: Store, gateway: Store
 ) -> None:
     worker = await Worker.seated(remote, Presence(instance="pod-a"))
     await worker.look()
     job = await submit(gateway)
-    proxy.lose_reply_with(job.job_id.encode())
+    relay.lose_reply_with(job.job_id.encode())
     with pytest.raises(StoreUnavailable):
         await worker.take()
-    assert proxy.lost.is_set()
+    assert relay.lost.is_set()
     lease = await worker.lease(job.job_id)
     assert lease.attempt == 1
     await worker.finish(lease)
@@ -65,14 +65,14 @@ async def test_a_delivery_whose_reply_was_lost_is_recovered_at_once(
 
 @pytest.mark.settings(claim_idle_ms=HOUR_MS)
 async def test_a_begin_whose_reply_was_lost_is_not_a_second_start(
-    proxy: Proxy, remote: Store, gateway: Store
+    relay: Relay, remote: Store, gateway: Store
 ) -> None:
     worker = await Worker.seated(remote, Presence(instance="pod-a"))
     await worker.look()
     job = await submit(gateway)
-    proxy.lose_reply_with(b"$3\r\nrun\r\n")
+    relay.lose_reply_with(b"$3\r\nrun\r\n")
     lease = await worker.lease(job.job_id)
-    assert proxy.lost.is_set()
+    assert relay.lost.is_set()
     assert lease.attempt == 1
     assert len((await gateway.get(job.job_id)).attempts) == 1
     await worker.finish(lease)
@@ -81,7 +81,7 @@ async def test_a_begin_whose_reply_was_lost_is_not_a_second_start(
 @pytest.mark.vandal
 @pytest.mark.settings(claim_idle_ms=HOUR_MS)
 async def test_nothing_read_together_with_an_unreadable_job_is_lost_when_that_cannot_be_given_up(
-    proxy: Proxy, remote: Store, gateway: Store, vandal: Vandal
+    relay: Relay, remote: Store, gateway: Store, vandal: Vandal
 ) -> None:
     """Else it would count as held by a worker that does not run it."""
     sound, unreadable = await submit(gateway), await submit(gateway)
@@ -92,10 +92,10 @@ async def test_nothing_read_together_with_an_unreadable_job_is_lost_when_that_ca
         if load("fail").sha.encode() in data:
             raise ConnectionResetError
 
-    proxy.before_passing = cut_fail
+    relay.before_passing = cut_fail
     with pytest.raises(StoreUnavailable):
         await remote.claim(2, NOW)
-    proxy.before_passing = None
+    relay.before_passing = None
     lease = await worker.lease(sound.job_id)
     assert lease.attempt == 1
     await worker.finish(lease)
@@ -103,10 +103,10 @@ async def test_nothing_read_together_with_an_unreadable_job_is_lost_when_that_ca
     assert (await gateway.get(unreadable.job_id)).status is JobStatus.FAILED
 
 
-async def test_a_submit_whose_reply_was_lost_is_one_job(proxy: Proxy, remote: Store, gateway: Store) -> None:
-    proxy.lose_reply_with(b"accepted")
+async def test_a_submit_whose_reply_was_lost_is_one_job(relay: Relay, remote: Store, gateway: Store) -> None:
+    relay.lose_reply_with(b"accepted")
     submitted = await remote.submit(submission())
-    assert proxy.lost.is_set()
+    assert relay.lost.is_set()
     assert not submitted.replayed
     assert (await gateway.depth()).submitted == 1
 
@@ -174,20 +174,20 @@ async def test_a_foreign_dead_letter_hides_no_other(
 
 @pytest.mark.settings(claim_idle_ms=1000)
 async def test_a_takeover_whose_reply_was_lost_is_not_put_off(
-    proxy: Proxy, namespace: str, processes: Processes, gateway: Store
+    relay: Relay, namespace: str, processes: Processes, gateway: Store
 ) -> None:
     job = await submit(gateway)
     crashed = await processes.hire()
     await crashed.lease()
-    store = RedisStore(Settings(redis_url=proxy.url, namespace=namespace, claim_idle_ms=1000))
+    store = RedisStore(Settings(redis_url=relay.url, namespace=namespace, claim_idle_ms=1000))
     await store.start()
     worker = await Worker.seated(store, Presence(instance="pod-z"))
     began = time.monotonic()
-    proxy.lose_reply_with(job.job_id.encode())
+    relay.lose_reply_with(job.job_id.encode())
     with pytest.raises(StoreUnavailable):
         await worker.take()
     lease = await worker.lease(job.job_id)
-    assert (lease.attempt, proxy.lost.is_set()) == (2, True)
+    assert (lease.attempt, relay.lost.is_set()) == (2, True)
     # Idle, a sweep lock of the worker that is gone, a margin: less than twice the idle time.
     assert time.monotonic() - began < 1.9
     await worker.finish(lease)

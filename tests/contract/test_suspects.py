@@ -28,6 +28,19 @@ async def crash_with(processes: Processes, gateway: Store, count: int) -> list[s
     return jobs
 
 
+async def busy_worker(processes: Processes, gateway: Store) -> tuple[Worker, Lease, asyncio.Task[None]]:
+    """With the one job that it holds, and the task that keeps extending its lease."""
+    worker = await processes.hire()
+    lease = await worker.lease((await submit(gateway)).job_id)
+
+    async def beat() -> None:
+        while True:
+            await worker.extend(lease)
+            await asyncio.sleep(0.1)
+
+    return worker, lease, asyncio.create_task(beat())
+
+
 async def test_suspects_run_one_at_a_time_on_a_worker(processes: Processes, gateway: Store) -> None:
     jobs = await crash_with(processes, gateway, 3)
     worker = await processes.hire()
@@ -157,10 +170,7 @@ async def test_a_suspect_given_back_is_still_one(processes: Processes, gateway: 
 
 
 async def test_a_busy_worker_leaves_a_suspect_to_an_idle_one(processes: Processes, gateway: Store) -> None:
-    busy = await processes.hire()
-    fresh = await submit(gateway)
-    lease = await busy.lease(fresh.job_id)
-    beating = asyncio.create_task(beat(busy, lease))
+    busy, lease, beating = await busy_worker(processes, gateway)
     (suspect,) = await crash_with(processes, gateway, 1)
     assert (await busy.look()).leases == ()
     idle = await processes.hire()
@@ -176,10 +186,7 @@ async def test_a_busy_worker_leaves_a_suspect_to_an_idle_one(processes: Processe
 async def test_who_made_room_for_a_suspect_reads_again_while_somebody_else_sweeps(
     processes: Processes, gateway: Store
 ) -> None:
-    busy = await processes.hire()
-    fresh = await submit(gateway)
-    lease = await busy.lease(fresh.job_id)
-    beating = asyncio.create_task(beat(busy, lease))
+    busy, lease, beating = await busy_worker(processes, gateway)
     (suspect,) = await crash_with(processes, gateway, 1)
     assert (await busy.look()).leases == ()
     idle = await processes.hire()
@@ -218,12 +225,6 @@ async def test_a_suspect_does_not_wait_for_the_jobs_of_the_one_that_sweeps(
     sweeping.cancel()
     await idle.finish(taken)
     await busy.finish(lease)
-
-
-async def beat(worker: Worker, lease: Lease) -> None:
-    while True:
-        await worker.extend(lease)
-        await asyncio.sleep(0.1)
 
 
 @pytest.mark.sent_twice

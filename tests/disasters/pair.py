@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from tests.disasters.machine import Machine
-from tests.disasters.relay import Relay, relayed
 from tests.keyspace import command
+from tests.relay import Relay, relayed
 from tests.waiting import wait_until
 
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from common.redis_store import loader
 from tests.model.examples import check, examples
 from tests.model.world import VirtualWorld
+from tests.sabotage import broken_script
 from tests.servers import FakeredisServer
 
 #: What is broken: file, the line as it is, and as it must not be.
@@ -48,23 +44,8 @@ MUTANTS = {
 }
 
 
-@pytest.fixture
-def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The scripts, to be broken by this test."""
-    copy = tmp_path / "lua"
-    shutil.copytree(loader.LUA, copy)
-    monkeypatch.setattr(loader, "LUA", copy)
-    loader.load.cache_clear()
-    yield copy
-    loader.load.cache_clear()
-
-
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("what", MUTANTS)
-def test_a_broken_script_is_found_out(what: str, scripts: Path) -> None:
-    file, line, broken = MUTANTS[what]
-    source = (scripts / file).read_text()
-    assert line in source
-    (scripts / file).write_text(source.replace(line, broken))
-    with pytest.raises(AssertionError):
+def test_a_broken_script_is_found_out(what: str) -> None:
+    with broken_script(*MUTANTS[what]), pytest.raises(AssertionError):
         check(FakeredisServer(), VirtualWorld, examples(300, shrink=False))

@@ -5,16 +5,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from common.redis_store import loader
 from tests.repository import ROOT
+from tests.sabotage import broken_script
 from tests.simulation.run import SECONDS, replay_command, simulate
 
 SEEDS = range(1, 7)
@@ -75,23 +72,9 @@ def test_the_same_seed_is_the_same_run() -> None:
     assert there.stdout.strip() == here.digest
 
 
-@pytest.fixture
-def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The store's scripts, to be broken by this test."""
-    copy = tmp_path / "lua"
-    shutil.copytree(loader.LUA, copy)
-    monkeypatch.setattr(loader, "LUA", copy)
-    loader.load.cache_clear()
-    yield copy
-    loader.load.cache_clear()
-
-
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("what", BROKEN)
-def test_a_broken_store_is_found_out(what: str, scripts: Path) -> None:
-    file, line, broken = BROKEN[what]
-    source = (scripts / file).read_text()
-    assert line in source
-    (scripts / file).write_text(source.replace(line, broken))
-    found = next((seed for seed in SOON if simulate(seed, seconds=30, harsh=True).violation), None)
+def test_a_broken_store_is_found_out(what: str) -> None:
+    with broken_script(*BROKEN[what]):
+        found = next((seed for seed in SOON if simulate(seed, seconds=30, harsh=True).violation), None)
     assert found is not None

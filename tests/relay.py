@@ -1,9 +1,9 @@
-"""An address that stays while the server behind it changes, and a link that can be parted."""
+"""A TCP relay before a server: what passes can be held, lost, cut and acted on, and the server can change."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from redis.asyncio import Redis
@@ -20,6 +20,10 @@ class Relay:
         self._target = target
         self._whole = asyncio.Event()
         self._whole.set()
+        self._lose: bytes | None = None
+        self.lost = asyncio.Event()
+        #: Awaited with what is about to be passed to the server; an OSError ends the connection before that.
+        self.before_passing: Callable[[bytes], Awaitable[object]] | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
     @property
@@ -36,6 +40,11 @@ class Relay:
     def lead_to(self, port: int) -> None:
         """New connections go there."""
         self._target = port
+
+    def lose_reply_with(self, part: bytes) -> None:
+        """The next reply that has these bytes is lost, and its connection ends; `lost` is set then."""
+        self._lose = part
+        self.lost.clear()
 
     def cut(self) -> None:
         """Ends all connections."""
@@ -62,7 +71,7 @@ class Relay:
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
         except OSError:  # Nobody is there.
             return
-        ways = (self._pass_on(reader, far_writer), self._pass_on(far_reader, writer))
+        ways = (self._pass_requests(reader, far_writer), self._pass_replies(far_reader, writer))
         tasks = [asyncio.create_task(way) for way in ways]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -72,11 +81,24 @@ class Relay:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _pass_on(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        while data := await source.read(1 << 16):
-            await self._whole.wait()
-            sink.write(data)
-            await sink.drain()
+    async def _pass_requests(self, client: asyncio.StreamReader, server: asyncio.StreamWriter) -> None:
+        while data := await client.read(1 << 16):
+            if self.before_passing is not None:
+                await self.before_passing(data)
+            await self._pass_on(data, server)
+
+    async def _pass_replies(self, server: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        while data := await server.read(1 << 16):
+            if self._lose is not None and self._lose in data:
+                self._lose = None
+                self.lost.set()
+                return
+            await self._pass_on(data, client)
+
+    async def _pass_on(self, data: bytes, sink: asyncio.StreamWriter) -> None:
+        await self._whole.wait()
+        sink.write(data)
+        await sink.drain()
 
 
 @asynccontextmanager
