@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from api.gateway import Gateway
-from api.shapes import FirstRunJob, job_view
+from api.shapes import JobView, job_view
 from api.while_wanted import client_gone, stop
 from common.errors import LabError
 from common.job import JobStatus
@@ -35,7 +35,7 @@ class StateData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalData(StateData):
-    job: FirstRunJob
+    job: JobView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

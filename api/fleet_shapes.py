@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -83,15 +82,6 @@ def stats(backlog: Backlog, drain_rate: float | None) -> Stats:
     )
 
 
-def active_workers(view: ScaleView) -> int:
-    """`worker-N` reads while N <= desired; a fleet without fresh orders, and any other name, reads always."""
-    if view.stale or view.decision is None:
-        return view.live
-    desired = view.decision.desired
-    numbers = (re.fullmatch(r"worker-([0-9]+)", each.worker) for each in view.workers)
-    return sum(1 for number in numbers if number is None or int(number[1]) <= desired)
-
-
 def scale_step(change: ScaleChange) -> ScaleStep:
     return ScaleStep(at=instant(change.at), desired=change.desired, reason=change.reason)
 
@@ -101,7 +91,7 @@ def scale(view: ScaleView) -> Scale:
     return Scale(
         desired=decision.desired if decision else None,
         live=view.live,
-        active=active_workers(view),
+        active=view.active,
         busy=view.busy,
         lag=decision.lag if decision else None,
         pending=decision.pending if decision else None,

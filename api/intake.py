@@ -96,7 +96,7 @@ class JobBody(_Body):
     expires_in_s: Annotated[float, Field(ge=0.001, le=MAX_LIFE_S)] | None = None
     """Seconds the whole job may take."""
     stream: bool = False
-    """Keep chunks, and show them as events while the job runs."""
+    """Keep state changes and chunks, and show them as events while the job runs."""
     metadata: Metadata | None = None
 
     def request(self) -> JobRequest:

@@ -186,7 +186,8 @@ async def cancel_job(request: Request, job_id: KnownJobId) -> Response:
     responses={
         200: text(
             "Server-sent events `state`, `attempt` (output starts again) and `chunk`, with JSON data. The "
-            "last one is a terminal `state` and holds the whole `job`.",
+            "last one is a terminal `state` and holds the whole `job`. Without `stream` in the request they "
+            "are the state now, and the end.",
             EventStream.media_type,
         ),
         204: {"description": "`Last-Event-ID` was the last event; there will be no more."},

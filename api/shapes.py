@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated, cast
+from typing import Annotated
 
-from pydantic import Field
+from msgspec import UNSET
+from pydantic import Field, WithJsonSchema
 
 from common.job import Attempt, Cause, Job, JobError, JobRequest, JobStatus, JsonObject, Outcome, Result
 from common.store import DeadLetter, Redriven, Submitted
@@ -53,7 +54,7 @@ class AttemptLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FirstRunJob:
+class JobView:
     job_id: str
     status: JobStatus
     attempt: int
@@ -68,12 +69,8 @@ class FirstRunJob:
     attempts: list[AttemptLine]
     metadata: JsonObject
     urls: Urls
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobView(FirstRunJob):
-    #: The dead job that this one repeats; present only on a redriven job.
-    redrive_of: str | None = None
+    #: The dead job that this one repeats; any other job has no such field.
+    redrive_of: Annotated[object, WithJsonSchema({"type": "string"})] = field(default_factory=lambda: UNSET)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,8 +145,8 @@ def attempt_line(attempt: Attempt) -> AttemptLine:
     )
 
 
-def job_view(job: Job) -> FirstRunJob:
-    view = FirstRunJob(
+def job_view(job: Job) -> JobView:
+    return JobView(
         job_id=job.job_id,
         status=job.status,
         attempt=job.attempt,
@@ -164,16 +161,12 @@ def job_view(job: Job) -> FirstRunJob:
         attempts=[attempt_line(each) for each in job.attempts],
         metadata=job.metadata,
         urls=urls_of(job.job_id),
+        redrive_of=job.redrive_of or UNSET,
     )
-    if job.redrive_of is None:
-        return view
-    fields = {name: getattr(view, name) for name in FirstRunJob.__slots__}
-    return JobView(**fields, redrive_of=job.redrive_of)
 
 
 def job_page(jobs: Sequence[Job], limit: int) -> JobPage:
-    views = cast(list[JobView], [job_view(job) for job in jobs])
-    return JobPage(jobs=views, next=jobs[-1].job_id if len(jobs) >= limit else None)
+    return JobPage(jobs=[job_view(job) for job in jobs], next=jobs[-1].job_id if len(jobs) >= limit else None)
 
 
 def dead_job(letter: DeadLetter) -> DeadJob:

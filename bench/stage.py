@@ -106,11 +106,5 @@ async def read_many(store: Store, job_ids: Sequence[str]) -> list[Job]:
     return jobs
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """Nearest rank."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, max(0, round(share * len(ordered) + 0.5) - 1))]
-
-
 def _text(value: object) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)

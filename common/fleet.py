@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -82,7 +83,7 @@ class Reason(StrEnum):
     SCALE_DOWN = "scale_down"
     #: The new limits asked for another count.
     CLAMPED = "clamped"
-    #: The store could not be read or does not know; the last decision stands.
+    #: The store answered, but does not know lag or pending; the last decision stands.
     UNKNOWN_INPUT = "unknown_input"
 
 
@@ -116,6 +117,12 @@ class WorkerView:
     seen_at: datetime
 
 
+def reads(worker: str, desired: int) -> bool:
+    """Whether this worker takes new jobs: `worker-N` while N <= desired, any other name always."""
+    number = re.fullmatch(r"worker-([0-9]+)", worker)
+    return number is None or int(number[1]) <= desired
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleView:
     """What `GET /v1/scale` shows. Before the first decision `decision` and `updated_at` are None."""
@@ -136,6 +143,14 @@ class ScaleView:
     @property
     def busy(self) -> int:
         return sum(1 for worker in self.workers if worker.busy)
+
+    @property
+    def active(self) -> int:
+        """Workers that may read. A scale that nobody keeps up to date stops nobody."""
+        if self.stale or self.decision is None:
+            return self.live
+        desired = self.decision.desired
+        return sum(1 for worker in self.workers if reads(worker.worker, desired))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

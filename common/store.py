@@ -95,7 +95,8 @@ class GatewayStore(Protocol):
     def events(
         self, job_id: str, after: str | None = None, *, owner: str | None = None
     ) -> AsyncGenerator[JobEvent, None]:
-        """State changes and chunks, ending after the terminal state. Raises as `get`.
+        """Of a job submitted with `stream`: state changes and chunks. Of any other: the state now, and the
+        end. The terminal state is the last event. Raises as `get`.
 
         Who leaves early closes it."""
         ...

@@ -80,7 +80,8 @@ class KeeperMetrics:
         self.lost = Counter(
             "iwl_jobs_lost", "Jobs ended because entry and request were gone.", registry=registry
         )
-        for status in TERMINAL:
+        # The gateway cancels.
+        for status in TERMINAL - {JobStatus.CANCELLED}:
             self.jobs.labels(status)
         for cause in Cause:
             self.failures.labels(cause)

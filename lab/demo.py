@@ -37,6 +37,8 @@ GIVE_UP = timedelta(seconds=60)
 
 #: All that the run depends on, so that nobody's environment changes what it shows. Four slots in all.
 SETTINGS = {
+    "namespace": "inference",
+    "durability": "server",
     "api_keys_file": "",
     "backend": "mock",
     "mock_faults": "1",
@@ -47,6 +49,8 @@ SETTINGS = {
     "heartbeat_ms": "200",
     "max_attempts": "3",
     "max_queue_depth": "0",
+    "result_ttl_s": "3600",
+    "idempotency_ttl_s": "3600",
     "job_timeout_ms": "60000",
     "drain_ms": "5000",
 }

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from lab.records import JobRecord
 
 
-def percentile(values: Sequence[float], percent: float) -> float | None:
-    """Nearest rank; None of nothing."""
-    if not values:
-        return None
-    rank = max(1, math.ceil(len(values) * percent / 100))
-    return round(sorted(values)[rank - 1], 1)
+def nearest_rank(values: Sequence[float], percent: int) -> float:
+    """The smallest value that so many percent of them do not exceed. Raises IndexError of nothing."""
+    return sorted(values)[max(1, math.ceil(len(values) * percent / 100)) - 1]
+
+
+def percentile(values: Sequence[float], percent: int) -> float | None:
+    """Nearest rank, one decimal; None of nothing."""
+    return round(nearest_rank(values, percent), 1) if values else None
 
 
 def queue_to_done_ms(jobs: Sequence[JobRecord]) -> list[float]:

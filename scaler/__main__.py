@@ -20,7 +20,7 @@ from common.telemetry import configure_logging, serve_metrics
 from scaler.gauges import Gauges
 from scaler.loop import Scaler, pause
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("scaler")
 
 #: How long a command to a store that does not answer may delay the exit.
 LAST_WORDS = timedelta(seconds=1)

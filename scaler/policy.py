@@ -50,9 +50,7 @@ class Observation:
     retrying: int | None
 
     @classmethod
-    def of(cls, backlog: Backlog | None) -> Observation:
-        if backlog is None:
-            return cls(lag=None, pending=None, retrying=None)
+    def of(cls, backlog: Backlog) -> Observation:
         return cls(lag=backlog.lag, pending=backlog.pending, retrying=backlog.retrying)
 
 

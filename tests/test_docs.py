@@ -139,6 +139,15 @@ def test_every_script_is_explained() -> None:
     assert set(re.findall(r"`(\w+)\.lua`", text)) <= scripts
 
 
+def test_every_file_of_the_services_is_explained() -> None:
+    text = (ROOT / "docs/architecture.md").read_text()
+    sections = re.findall(r"^\| file in `([\w/]+)/` \| what \|\n((?:\|.*\n)+)", text, re.MULTILINE)
+    assert {folder for folder, _ in sections} == {"api", "worker", "scaler", "common", "common/redis_store"}
+    for folder, table in sections:
+        there = {path.name for path in files(f"{folder}/*.py") if path.parent == ROOT / folder}
+        assert set(re.findall(r"`(\w+\.py)`", table)) == there - {"__init__.py"}, folder
+
+
 # ---------------------------------------------------------------- guarantees, failure index
 
 INDEX, GUARANTEES = ROOT / "docs/failure-index.md", ROOT / "docs/guarantees.md"

@@ -56,8 +56,8 @@ class Flusher:
                 self._arrived.clear()
             self._committed(batch, await self._answers(batch))
 
-    async def _answers(self, batch: Outcomes) -> list[Settled]:
-        """Goes on until the store has answered; settling twice is safe."""
+    async def _answers(self, batch: Outcomes) -> Sequence[Settled | None]:
+        """Goes on until the store has answered; settling twice is safe. None: it cannot be stored."""
         while True:
             try:
                 answers = await self._store.settle([settlement for _, settlement in batch])
@@ -71,15 +71,15 @@ class Flusher:
                 self._patience.succeeded()
                 return answers
 
-    async def _singly(self, batch: Outcomes, error: StoreError) -> list[Settled]:
+    async def _singly(self, batch: Outcomes, error: StoreError) -> Sequence[Settled | None]:
         """One outcome that cannot be stored must not keep the others back."""
         if len(batch) > 1:
             return [answer for outcome in batch for answer in await self._answers([outcome])]
         lease = batch[0][0].lease
         log.error("outcome given up", extra={"job_id": lease.job_id, "error": str(error)})
-        return [Settled.LOST]
+        return [None]
 
-    def _committed(self, batch: Outcomes, answers: list[Settled]) -> None:
+    def _committed(self, batch: Outcomes, answers: Sequence[Settled | None]) -> None:
         self._tally.settled(batch, answers)
         for (hold, settlement), answer in zip(batch, answers, strict=True):
             self._holdings.drop(hold)

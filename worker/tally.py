@@ -57,7 +57,8 @@ class Tally:
         self._metrics.jobs.labels(JobStatus.EXPIRED).inc(claimed.expired)
         self._attempts[Outcome.CRASH].inc(claimed.crashed_out)
 
-    def settled(self, batch: Sequence[tuple[Hold, Settlement]], answers: Sequence[Settled]) -> None:
+    def settled(self, batch: Sequence[tuple[Hold, Settlement]], answers: Sequence[Settled | None]) -> None:
+        """None: the store cannot take this outcome, and it was given up."""
         now = time.monotonic()
         tokens_in = tokens_out = 0
         for (hold, settlement), answer in zip(batch, answers, strict=True):
@@ -85,7 +86,9 @@ class Tally:
         if tended.requeued or tended.lost:
             log.warning("entries were gone", extra={"requeued": tended.requeued, "lost": tended.lost})
 
-    def _unsuccessful(self, settlement: Settlement, answer: Settled) -> None:
+    def _unsuccessful(self, settlement: Settlement, answer: Settled | None) -> None:
+        if answer is None:
+            return
         if answer is Settled.LOST:
             self._metrics.stale_writes.inc()
             self._attempts[Outcome.LOST].inc()
@@ -94,6 +97,10 @@ class Tally:
         match settlement:
             case Failed():
                 self._failed(settlement, answer)
+            case Released() if answer is Settled.FAILED:
+                self._attempts[Outcome.ERROR].inc()
+                self._metrics.failed(Cause.ERROR, 1)
+                log.warning("job ended: given back too often", extra=self._about(settlement.lease))
             case Released():
                 self._attempts[Outcome.RELEASED].inc()
                 log.info("job released", extra=self._about(settlement.lease))

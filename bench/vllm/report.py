@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 
-from bench.stage import percentile
 from bench.vllm.rounds import Level, Run, middle
+from lab.figures import nearest_rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ def tables(report: Report) -> list[str]:
             [row for level in report.levels for row in _figures(level)],
         ),
         "",
-        "Rates are medians over the rounds; times are of all requests, submit to answer in hand.",
+        "Rates are by_round over the rounds; times are of all requests, submit to answer in hand.",
         "",
         "## The queue's share",
         "",
@@ -122,8 +122,8 @@ def _speed(runs: Sequence[Run]) -> tuple[str, ...]:
     return (
         f"{middle(runs, 'requests_per_s'):.2f}",
         f"{middle(runs, 'tokens_per_s'):,.0f}",
-        f"{percentile(seconds, 0.5) * 1000:,.0f} ms",
-        f"{percentile(seconds, 0.95) * 1000:,.0f} ms",
+        f"{nearest_rank(seconds, 50) * 1000:,.0f} ms",
+        f"{nearest_rank(seconds, 95) * 1000:,.0f} ms",
     )
 
 
@@ -142,7 +142,7 @@ def _overhead(levels: Sequence[Level]) -> list[str]:
     if not alone:
         return []
     extra = alone[0].extra_ms
-    quartiles = [percentile(extra, share) for share in (0.25, 0.75)]
+    quartiles = [nearest_rank(extra, percent) for percent in (25, 75)]
     pairs = f"the median of {len(extra)} pairs of the same prompt"
     return [
         f"With one client the queue adds {median(extra):.1f} ms to a request: {pairs}.",

@@ -16,6 +16,7 @@ from redis import exceptions
 
 from common.errors import NotDurable, StoreError, StoreUnavailable
 from common.redis_store import loader
+from common.redis_store.keys import Keys
 from common.redis_store.translate import group_is_missing, script_is_missing, translate
 from common.redis_store.wire import Argument, Command, Reply, Wire
 
@@ -135,7 +136,7 @@ class Calls:
         if self._barrier is None:
             return await self._wire.exchange(sent)
         # A replay writes nothing, and a barrier waits for its own connection's writes only: so write.
-        mark = ("SET", f"{self._namespace}:lock:barrier", "1", "PX", 1000)
+        mark = ("SET", Keys(self._namespace).barrier, "1", "PX", 1000)
         *replies, _, reached = await self._wire.exchange([*sent, mark, self._barrier])
         return self._past_barrier(self._barrier, replies, reached)
 

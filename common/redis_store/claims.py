@@ -33,8 +33,8 @@ from common.store import Claimed, Lease
 
 log = logging.getLogger(__name__)
 
-#: Time between two sweeps by the worker that holds the sweep lock, in seconds.
-SWEEP_EVERY = 0.25
+#: Time between two sweeps by the worker that holds the sweep lock.
+SWEEP_EVERY_S = 0.25
 #: How long a killed sweeper keeps the others from sweeping.
 SWEEP_LOCK_MS = 1000
 #: Entries looked at per read of old deliveries.
@@ -178,7 +178,7 @@ class Claims:
             # Whoever sweeps now meets the suspects, and makes room for them.
             self._making_room = False
             return Claimed()
-        self._sweep_at = loop.time() + SWEEP_EVERY
+        self._sweep_at = loop.time() + SWEEP_EVERY_S
         suspects = 0
         while True:
             self._sweep_cursor, entries = await self._reader.reclaim(

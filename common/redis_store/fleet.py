@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, cast
 
 from common.errors import SlotTaken, StoreCorrupt, TermOver
-from common.fleet import Backlog, Decision, Presence, Reason, ScaleChange, ScaleView, Seat, Tended, WorkerView
+from common.fleet import (
+    Backlog,
+    Decision,
+    Presence,
+    Reason,
+    ScaleChange,
+    ScaleView,
+    Seat,
+    Tended,
+    WorkerView,
+    reads,
+)
 from common.job import job_id_time
 from common.redis_store import records
 from common.redis_store.calls import Calls
@@ -26,9 +36,9 @@ DUE_AT_ONCE = 256
 #: Keys that one round of the reconciler looks at: in no hurry, unless jobs are unaccounted for.
 SCAN_COUNT = 250
 SCAN_COUNT_BROKEN = 5000
-RECONCILE_EVERY = 1.0
+RECONCILE_EVERY_S = 1.0
 RECONCILE_LOCK_MS = 2000
-PRUNE_EVERY = 60.0
+PRUNE_EVERY_S = 60.0
 #: Changes of the desired count that are kept, and shown.
 HISTORY_KEPT = 500
 HISTORY_SHOWN = 20
@@ -76,7 +86,7 @@ class Reconciler:
         now = asyncio.get_running_loop().time()
         if now < self._step_at:
             return 0, 0
-        self._step_at = now + RECONCILE_EVERY
+        self._step_at = now + RECONCILE_EVERY_S
         if not await self._scripts.lock(name="reconcile", holder=self._process, ttl=RECONCILE_LOCK_MS):
             return 0, 0
         await self._prune(now)
@@ -92,7 +102,7 @@ class Reconciler:
 
     async def _prune(self, now: float) -> None:
         if now >= self._prune_at:
-            self._prune_at = now + PRUNE_EVERY
+            self._prune_at = now + PRUNE_EVERY_S
             await self._scripts.prune(keep=KEEP_MS)
 
 
@@ -191,11 +201,9 @@ class FleetPart:
         )
 
     def _is_active(self, worker: str, desired: int, age: int) -> bool:
-        """BRIEF A8: worker-N idles when N-1 >= desired; a scale that is too old stops nobody."""
-        number = re.fullmatch(r"worker-(\d+)", worker)
-        if number is None or desired < 0 or age < 0 or age > self._settings.scale_stale_ms:
-            return True
-        return int(number.group(1)) - 1 < desired
+        """Of this process's worker; `desired` and `age` are -1 where nothing was published."""
+        fresh = desired >= 0 and 0 <= age <= self._settings.scale_stale_ms
+        return reads(worker, desired) if fresh else True
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,8 @@ PAGE = 100
 #: Jobs read at once for a list, each with its whole result; and the longest text that a list shows.
 LIST_PAGE = 20
 LISTED_TEXT = 16_384
-#: Seconds; a watch is woken long before, by what it waits for or by the recheck.
-FOR_EVER = 3600.0
+#: A watch is woken long before, by what it waits for or by the recheck.
+FOR_EVER_S = 3600.0
 
 Events = AsyncGenerator[JobEvent, None]
 
@@ -204,7 +204,7 @@ class GatewayPart(DeadLetterPart):
                     return
                 job = await self.get(job.job_id)
                 if not job.status.terminal:
-                    await changed(FOR_EVER)
+                    await changed(FOR_EVER_S)
 
     async def _plain_events(
         self, job: Job, after: str | None, changed: Changed
@@ -216,7 +216,7 @@ class GatewayPart(DeadLetterPart):
                 yield JobEvent(id="", kind=EventKind.STATE, attempt=job.attempt, status=job.status)
             if job.status.terminal:
                 return
-            await changed(FOR_EVER)
+            await changed(FOR_EVER_S)
             job = await self.get(job.job_id)
 
 

@@ -1,4 +1,4 @@
-"""Every key of a namespace. `lua/include/keys.lua` builds the same names."""
+"""The keys that Python names, and which of all keys are permanent. Scripts build theirs in `lua/include/`."""
 
 from __future__ import annotations
 
@@ -30,6 +30,11 @@ class Keys:
     def recent(self) -> str:
         """Sorted set, capped: job ids by time of acceptance."""
         return f"{self.namespace}:recent"
+
+    @property
+    def barrier(self) -> str:
+        """String with a TTL: a write for WAIT and WAITAOF to wait for."""
+        return f"{self.namespace}:barrier"
 
     def record(self, job_id: str) -> str:
         """Hash: the live record."""

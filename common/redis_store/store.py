@@ -22,8 +22,8 @@ from common.settings import Durability, Settings
 
 log = logging.getLogger(__name__)
 
-#: Milliseconds that a submit waits for the disk or a replica.
-DURABLE_WITHIN = 3000
+#: How long a submit waits for the disk or a replica.
+DURABLE_WITHIN_MS = 3000
 #: Redis before this, and Valkey, which calls itself Redis 7.2: WAITAOF answers before `everysec` has synced
 #: (github.com/redis/redis/pull/13793).
 WAITS_FOR_EVERYSEC = 8
@@ -118,6 +118,6 @@ def _barrier(durability: Durability) -> Command | None:
         case Durability.SERVER:
             return None
         case Durability.AOF:
-            return ("WAITAOF", 1, 0, DURABLE_WITHIN)
+            return ("WAITAOF", 1, 0, DURABLE_WITHIN_MS)
         case Durability.REPLICA:
-            return ("WAIT", 1, DURABLE_WITHIN)
+            return ("WAIT", 1, DURABLE_WITHIN_MS)

@@ -17,11 +17,11 @@ from common.redis_store.wire import Connect
 
 log = logging.getLogger(__name__)
 
-#: How long a lost message can go unnoticed, in seconds.
-RECHECK = 5.0
+#: How long a lost message can go unnoticed.
+RECHECK_S = 5.0
 #: How long a new wait waits for the subscription, and how long after a failure until the next try.
-SUBSCRIBED_WITHIN = 1.0
-PAUSE = 0.2
+SUBSCRIBED_WITHIN_S = 1.0
+PAUSE_S = 0.2
 
 #: Waits up to so many seconds for something to happen to the job; whether it did.
 Changed = Callable[[float], Awaitable[bool]]
@@ -69,7 +69,7 @@ class Waiters:
             ]
         # Without a subscription the recheck finds out: a caller is not held up for it.
         with suppress(TimeoutError):
-            async with asyncio.timeout(SUBSCRIBED_WITHIN):
+            async with asyncio.timeout(SUBSCRIBED_WITHIN_S):
                 await self._subscribed.wait()
 
     async def _keep_on(self, doing: Callable[[], Awaitable[None]]) -> None:
@@ -82,7 +82,7 @@ class Waiters:
             except Exception as error:
                 log.log(logging.DEBUG if told else logging.WARNING, "waiting works less well: %r", error)
                 told = True
-                await asyncio.sleep(PAUSE)
+                await asyncio.sleep(PAUSE_S)
 
     async def _hear(self) -> None:
         """Until the connection breaks."""
@@ -91,7 +91,7 @@ class Waiters:
         try:
             await pubsub.subscribe(self._channel)
             while True:
-                message = await pubsub.get_message(timeout=RECHECK)
+                message = await pubsub.get_message(timeout=RECHECK_S)
                 if message is not None and message["type"] == "subscribe":
                     self._subscribed.set()
                     self._wake_all()
@@ -104,7 +104,7 @@ class Waiters:
 
     async def _recheck(self) -> None:
         """One round, every few seconds: registers again, and wakes whatever a lost message should have."""
-        await asyncio.sleep(RECHECK)
+        await asyncio.sleep(RECHECK_S)
         job_ids = list(self._watches)
         for start in range(0, len(job_ids), 256):
             await self._scripts.watch(gateway=self._gateway, job_ids=job_ids[start : start + 256])

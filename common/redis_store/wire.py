@@ -26,8 +26,8 @@ Reply = Any
 
 REPLICA_SAYS = (ReadOnlyError, MasterDownError)
 
-#: Seconds until a round trip counts as lost. No blocking read lasts longer than a second.
-PATIENCE = 5.0
+#: After this a round trip counts as lost. No blocking read lasts longer than a second.
+PATIENCE_S = 5.0
 
 
 class Connection(Protocol):
@@ -65,7 +65,7 @@ def dial(url: str) -> Client:
     # Protocol 2: one shape of replies on every server. No timeout of the library's own: it costs a task
     # for each command, and a round trip has ours.
     try:
-        client = Redis.from_url(url, protocol=2, socket_timeout=None, socket_connect_timeout=PATIENCE)  # pyright: ignore[reportUnknownMemberType]
+        client = Redis.from_url(url, protocol=2, socket_timeout=None, socket_connect_timeout=PATIENCE_S)  # pyright: ignore[reportUnknownMemberType]
         client.connection_pool.make_connection()
     except (TypeError, ValueError):
         # Its own message may quote a part of the password.
@@ -110,7 +110,7 @@ class Wire:
             self._connection = self._client.connection_pool.make_connection()
         connection = self._connection
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(PATIENCE_S):
                 if not connection.is_connected:
                     await connection.connect()
                 packed = b"".join(_pack(command) for command in commands)

@@ -67,7 +67,7 @@ async def test_the_consumer_of_a_dead_worker_goes_and_never_with_a_job(
 ) -> None:
     """Deleting a consumer drops what it has pending."""
     monkeypatch.setattr(fleet, "KEEP_MS", 100)
-    monkeypatch.setattr(fleet, "PRUNE_EVERY", 0.0)
+    monkeypatch.setattr(fleet, "PRUNE_EVERY_S", 0.0)
     dead = await processes.hire(worker_id="gpu-a")
     job = await submit(gateway)
     await dead.lease(job.job_id)

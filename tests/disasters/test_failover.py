@@ -45,7 +45,7 @@ async def test_a_failover_takes_back_what_had_not_reached_the_replica(pair: Pair
 async def test_with_durability_replica_a_failover_takes_no_accepted_job(
     pair: Pair, behind: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_store, "DURABLE_WITHIN", 300)
+    monkeypatch.setattr(redis_store, "DURABLE_WITHIN_MS", 300)
     gateway = await behind.open(durability="replica")
     accepted: list[str] = []
 

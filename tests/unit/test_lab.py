@@ -17,10 +17,11 @@ from lab.ports import PORTS, free_port, is_free
         ([3.0], 95, 3.0),
         ([1.0, 2.0, 3.0, 4.0], 50, 2.0),
         ([float(n) for n in range(80, 0, -1)], 95, 76.0),
+        ([float(n) for n in range(1, 501)], 95, 475.0),
         ([1.0, 2.0], 100, 2.0),
     ],
 )
-def test_percentiles_are_measured_values(values: list[float], percent: float, expected: float | None) -> None:
+def test_percentiles_are_measured_values(values: list[float], percent: int, expected: float | None) -> None:
     assert percentile(values, percent) == expected
 
 

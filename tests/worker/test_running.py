@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from common.job import Cause, JobRequest, JobStatus, Outcome, Usage
-from common.store import EventKind, Store
+from common.store import EventKind, Settled, Store
+from tests.processes import Processes
 from tests.requests import submit
 from tests.waiting import wait_until
 from tests.worker.backends import DONE, Gate, Pieces, Played, echoing, raising
@@ -122,6 +123,24 @@ async def test_a_spent_budget_ends_in_the_dead_letters(crew: Crew, gateway: Stor
     assert (job.error.cause, job.error.message) == (Cause.ERROR, "HTTP 500: no 2")
     assert [letter.job_id for letter in await gateway.list_dead()] == [job.job_id]
     await wait_until(lambda: running.count("iwl_job_failures_total", cause="error") == 1)
+
+
+@pytest.mark.settings(max_attempts=1)
+async def test_a_job_given_back_too_often_is_counted_as_the_failure_that_it_is(
+    crew: Crew, gateway: Store, processes: Processes
+) -> None:
+    submitted = await submit(gateway)
+    elsewhere = await processes.hire()
+    for _ in range(10):
+        assert await elsewhere.release(await elsewhere.lease()) is Settled.RELEASED
+    running = await crew.start(raising(Refused(503, "busy")), max_attempts=1)
+    job = await ended(gateway, submitted.job_id)
+    assert (job.status, len(await gateway.list_dead())) == (JobStatus.FAILED, 1)
+    assert job.attempts[-1].outcome is Outcome.ERROR
+    await wait_until(lambda: running.count("iwl_jobs_ended_total", status="failed") == 1)
+    assert running.count("iwl_job_failures_total", cause="error") == 1
+    assert running.count("iwl_attempts_total", outcome="error") == 1
+    assert running.count("iwl_attempts_total", outcome="released") == 0
 
 
 async def test_a_permanent_error_is_not_tried_again(crew: Crew, gateway: Store) -> None:
