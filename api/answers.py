@@ -42,20 +42,15 @@ async def read_body(request: Request, limit: int) -> bytes:
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > limit:
         raise BodyTooLarge(limit)
-    first, more = await _piece(request)
-    if len(first) > limit:
-        raise BodyTooLarge(limit)
-    if not more:
-        return first
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
-            return await _rest(request, bytearray(first), limit)
+            return await _pieces(request, limit)
     except TimeoutError:
         raise BodyTooSlow from None
 
 
-async def _rest(request: Request, body: bytearray, limit: int) -> bytes:
-    more = True
+async def _pieces(request: Request, limit: int) -> bytes:
+    body, more = bytearray(), True
     while more:
         piece, more = await _piece(request)
         if len(body) + len(piece) > limit:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
@@ -14,16 +15,22 @@ from api.callers import caller_of
 from api.intake import Cursor, RedriveBody, read_redrive
 from api.openapi import body, errors, operation_id
 from api.shapes import DeadPage, RedriveReport, dead_page, redrive_report
+from common.store import DeadLetter, GatewayStore
 
 router = APIRouter(prefix="/v1/dlq", tags=["dead letters"], generate_unique_id_function=operation_id)
 
 MAX_PAGE = 100
+#: A page ends once it has so many bytes; the next one goes on after it.
+PAGE_BYTES = 8 << 20
+#: Dead letters read at once, each with its whole request.
+STEP = 5
 
 
 class DeadQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 50
+    """At most so many; fewer, with a `next`, where requests are large."""
     #: The `next` of the page before.
     before: Cursor | None = None
 
@@ -31,10 +38,21 @@ class DeadQuery(BaseModel):
 @router.get("", response_model=DeadPage, responses=errors(422, 503))
 async def list_dead_jobs(request: Request, query: Annotated[DeadQuery, Query()]) -> Response:
     """Dead jobs, newest first; the caller's own, unless it is an operator."""
-    letters = await gateway_of(request).store.list_dead(
-        limit=query.limit, before=query.before, owner=caller_of(request).sees
-    )
-    return answer(dead_page(letters, query.limit))
+    return answer(await _page(gateway_of(request).store, query, caller_of(request).sees))
+
+
+async def _page(store: GatewayStore, query: DeadQuery, owner: str | None) -> DeadPage:
+    """Short where the requests are large: a hundred of them would be more than a gateway may hold."""
+    letters: list[DeadLetter] = []
+    size, cursor = 0, query.before
+    while (wanted := query.limit - len(letters)) > 0 and size < PAGE_BYTES:
+        found = await store.list_dead(limit=min(STEP, wanted), before=cursor, owner=owner)
+        letters += found
+        if len(found) < min(STEP, wanted):
+            return dead_page(letters, None)
+        size += len(msgspec.json.encode(found))
+        cursor = found[-1].cursor
+    return dead_page(letters, cursor)
 
 
 @router.post(

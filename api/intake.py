@@ -73,7 +73,7 @@ Metadata = Annotated[dict[str, Any], AfterValidator(_metadata)]
 JobId = Annotated[str, AfterValidator(_job_id)]
 Name = Annotated[str, Field(min_length=1, max_length=255)]
 #: The shape of every event id and page cursor that a store gives out.
-Cursor = Annotated[str, Field(pattern=r"^[0-9]{1,19}(-[0-9]{1,19})?$")]
+Cursor = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,18}(-[0-9]{1,19})?$")]
 
 
 class _Body(BaseModel):

@@ -58,15 +58,18 @@ class BoundedHttp(HttpToolsProtocol):
         if len(self.headers) > MAX_HEADERS or self._head_bytes + self._chunk > MAX_HEAD_BYTES < self._size():
             self._too_large = True
             raise ValueError("request head too large")  # the parser stops, and a 400 is asked for
+        self._head_complete()
         super().on_headers_complete()
 
     def data_received(self, data: bytes) -> None:
         self._chunk = len(data)
         super().data_received(data)
+        # uvicorn takes an empty line, or the rest of a body that is already answered, for the next request,
+        # and its limit on idle time off.
+        if self._in_head or self._idle():
+            self._await_head()
         if not self._in_head:
-            self._head_complete()
             return
-        self._await_head()
         self._head_bytes += len(data)
         if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
             self._too_large = True
@@ -85,6 +88,9 @@ class BoundedHttp(HttpToolsProtocol):
         line = f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode()
         self.transport.write(b"%b%b\r\n%b" % (line, head, answer.body))
         self.transport.close()
+
+    def _idle(self) -> bool:
+        return not self.cycle or self.cycle.response_complete
 
     def _size(self) -> int:
         return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)

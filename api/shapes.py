@@ -181,9 +181,8 @@ def dead_job(letter: DeadLetter) -> DeadJob:
     )
 
 
-def dead_page(letters: Sequence[DeadLetter], limit: int) -> DeadPage:
-    more = len(letters) >= limit
-    return DeadPage(jobs=[dead_job(each) for each in letters], next=letters[-1].cursor if more else None)
+def dead_page(letters: Sequence[DeadLetter], following: str | None) -> DeadPage:
+    return DeadPage(jobs=[dead_job(each) for each in letters], next=following)
 
 
 def redrive_report(redriven: Redriven, dry_run: bool) -> RedriveReport:

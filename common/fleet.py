@@ -19,7 +19,7 @@ class Presence:
     worker_id: str | None = None
     concurrency: int = 1
     busy: int = 0
-    #: Whether the backend is ready, and the worker can claim and settle.
+    #: Whether it could take a new job if it were asked to: others stand in for a worker that cannot.
     ready: bool = True
 
 
@@ -117,10 +117,18 @@ class WorkerView:
     seen_at: datetime
 
 
-def reads(worker: str, desired: int) -> bool:
-    """Whether this worker takes new jobs: `worker-N` while N <= desired, any other name always."""
+def slot_number(worker: str) -> int | None:
+    """N of `worker-N`."""
     number = re.fullmatch(r"worker-([0-9]+)", worker)
-    return number is None or int(number[1]) <= desired
+    return int(number[1]) if number else None
+
+
+def reads(worker: str, desired: int, unable: int) -> bool:
+    """Whether this worker takes new jobs: `worker-N` while N <= desired, any other name always.
+
+    `unable` live workers with lower numbers cannot read: so many stand in for them."""
+    number = slot_number(worker)
+    return number is None or number - unable <= desired
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +157,14 @@ class ScaleView:
         """Workers that may read. A scale that nobody keeps up to date stops nobody."""
         if self.stale or self.decision is None:
             return self.live
+        unable = [slot_number(each.worker) for each in self.workers if not each.ready]
         desired = self.decision.desired
-        return sum(1 for worker in self.workers if reads(worker.worker, desired))
+
+        def below(worker: str) -> int:
+            mine = slot_number(worker) or 0
+            return sum(1 for number in unable if number is not None and number < mine)
+
+        return sum(1 for each in self.workers if reads(each.worker, desired, below(each.worker)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,8 +25,10 @@ TESTS = "IWL_TEST_"
 
 Loaded = TypeVar("Loaded", bound=BaseSettings)
 
-Millis = Annotated[int, Field(ge=0)]
-Seconds = Annotated[int, Field(ge=1)]
+#: A hundred years. Much longer ones have no end before the last datetime there is.
+LONGEST_S = 3_155_760_000
+Millis = Annotated[int, Field(ge=0, le=LONGEST_S * 1000)]
+Seconds = Annotated[int, Field(ge=1, le=LONGEST_S)]
 Count = Annotated[int, Field(ge=0)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 
@@ -95,12 +97,12 @@ class Settings(BaseSettings):
     dlq_maxlen: Annotated[int, Field(ge=1)] = 100_000
     recent_max: Count = 1_000
 
-    claim_idle_ms: Annotated[int, Field(ge=100)] = 30_000
-    heartbeat_ms: Annotated[int, Field(ge=10)] | None = None
+    claim_idle_ms: Annotated[Millis, Field(ge=100)] = 30_000
+    heartbeat_ms: Annotated[Millis, Field(ge=10)] | None = None
     max_attempts: Annotated[int, Field(ge=1, le=100)] = 3
     retry_backoff_ms: Millis = 500
     retry_backoff_max_ms: Millis = 30_000
-    job_timeout_ms: Annotated[int, Field(ge=1)] = 600_000
+    job_timeout_ms: Annotated[Millis, Field(ge=1)] = 600_000
     drain_ms: Millis = 20_000
     worker_id: Name | None = None
     instance: Name = Field(default_factory=default_instance)
@@ -115,8 +117,8 @@ class Settings(BaseSettings):
 
     min_workers: Count = 1
     max_workers: Annotated[int, Field(ge=1)] = 8
-    scale_interval_ms: Annotated[int, Field(ge=10)] = 1_000
-    scale_stale_ms: Annotated[int, Field(ge=100)] = 15_000
+    scale_interval_ms: Annotated[Millis, Field(ge=10)] = 1_000
+    scale_stale_ms: Annotated[Millis, Field(ge=100)] = 15_000
     scale_up_lag: Annotated[int, Field(ge=1)] = 1
     scale_down_lag: Count = 0
     scale_down_window_ms: Millis = 10_000

@@ -132,7 +132,7 @@ class WorkerMetrics(KeeperMetrics):
         self.slots = Gauge("iwl_worker_slots", "Jobs this worker can run at once.", registry=registry)
         self.ready = Gauge(
             "iwl_worker_ready",
-            "1 when the backend is, and claims and outcomes go through.",
+            "1 when the backend is, claims and outcomes go through, and it is not draining.",
             registry=registry,
         )
         self.active = Gauge("iwl_worker_active", "1 when the scale lets this worker read.", registry=registry)

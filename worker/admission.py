@@ -46,8 +46,9 @@ class Admission:
 
     @property
     def able(self) -> bool:
-        """What the fleet is told as `ready`: the backend is, and the last claim and the last flush worked."""
-        return self._ready and self._reading and self._committing
+        """What the fleet is told as `ready`: the backend is, the last claim and the last flush worked, and it
+        is not draining."""
+        return self._ready and self._reading and self._committing and not self._draining
 
     @property
     def draining(self) -> bool:

@@ -43,6 +43,8 @@ class Hold:
 
     __slots__ = (
         "_called",
+        "_cancels",
+        "_closed",
         "_loop",
         "_task",
         "_timer",
@@ -63,6 +65,8 @@ class Hold:
         self.stop: Stop | None = None
         self._loop = loop
         self._called = False
+        self._closed = 0.0
+        self._cancels = 0
         self._task: asyncio.Task[object] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -70,8 +74,23 @@ class Hold:
         """End the model call. Does nothing once the call is over: its outcome stands."""
         if self.stop is None and not self._called:
             self.stop = why
-            if self._task is not None:
-                self._task.cancel()
+            self._closed = time.monotonic()
+            self._cancel()
+
+    def insist(self) -> None:
+        """Once more: the call was closed, and what it does to end does not end itself."""
+        if self.stop is not None:
+            self._cancel()
+
+    @property
+    def closing_for(self) -> float:
+        """Seconds that a closed call has gone on; 0 for one that was not closed."""
+        return 0.0 if self.stop is None or self._called else time.monotonic() - self._closed
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._cancels += 1
+            self._task.cancel()
 
     def __enter__(self) -> None:
         if self.stop is not None:
@@ -87,8 +106,9 @@ class Hold:
         self._timer.cancel()
         task, self._task, self._called = self._task, None, True
         if self.stop is not None:
+            left = [task.uncancel() for _ in range(self._cancels)]
             # More than ours to take back: the worker itself is being ended as well.
-            if task.uncancel() == 0:
+            if left[-1] == 0:
                 raise Stopped(self.stop) from error
         elif kind is asyncio.CancelledError and task.cancelling() == 0:
             # Let through, it would end the runner, and with it one slot for good.

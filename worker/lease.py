@@ -23,6 +23,10 @@ STOPS = {
 }
 
 
+#: How long a model call may take to end once it is closed.
+OVERDUE_S = 10.0
+
+
 class LeaseKeeper:
     """One call per heartbeat renews every lease held, the uncommitted ones too."""
 
@@ -42,8 +46,16 @@ class LeaseKeeper:
         due = time.monotonic() + self._heartbeat_s
         while await self.bell.rest(due - time.monotonic()):
             due = max(due, time.monotonic()) + self._heartbeat_s
-            if holds := self._holdings.all:
+            self._insist()
+            if holds := [hold for hold in self._holdings.all if hold.closing_for < OVERDUE_S]:
                 await self._extend(holds)
+
+    def _insist(self) -> None:
+        """A call that does not end must not keep its job: others may have it once its lease has run out."""
+        for hold in self._holdings.running:
+            if hold.closing_for >= OVERDUE_S:
+                log.error("a closed model call does not end", extra={"job_id": hold.lease.job_id})
+                hold.insist()
 
     async def watch(self) -> None:
         """Apart from `renew`, which may itself be stuck in a call to the store."""

@@ -100,6 +100,11 @@ class Claims:
     def busy(self) -> int:
         return len(self._held)
 
+    @property
+    def open(self) -> bool:
+        """Whether new jobs would be read here, for all that claiming knows."""
+        return not self._making_room and not any(lease.alone for lease in self._held.values())
+
     def sit_down(self, place: Place) -> None:
         if place != self._place:
             self._place = place

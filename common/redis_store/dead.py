@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -19,6 +20,16 @@ from common.store import DeadLetter, Redriven
 
 #: Dead letters read at once, each with its whole request.
 PAGE = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """What a redrive needs of a dead letter: not its request, of which a thousand may be large."""
+
+    cursor: str
+    job_id: str
+    expires_in: int | None
+    stream: bool
 
 
 class DeadLetterPart:
@@ -52,7 +63,7 @@ class DeadLetterPart:
         max_open: int = 0,
     ) -> Redriven:
         wanted = None if ids is None else frozenset(ids)
-        chosen: list[DeadLetter] = []
+        chosen: list[_Chosen] = []
         unusable: list[str] = []
         async for letter in self._dead_from_oldest():
             if len(chosen) >= limit or (wanted is not None and len(chosen) + len(unusable) == len(wanted)):
@@ -64,20 +75,20 @@ class DeadLetterPart:
             if letter.request is None:
                 unusable.append(letter.job_id)
             else:
-                chosen.append(letter)
+                expires_in = records.milliseconds(letter.request.expires_in_s)
+                chosen.append(_Chosen(letter.cursor, letter.job_id, expires_in, letter.request.stream))
         if dry_run:
             pairs = [(letter.job_id, "") for letter in chosen]
         else:
             pairs = await self._revive(chosen, max_open)
         return Redriven(jobs=tuple(pairs), unusable=tuple(unusable))
 
-    async def _revive(self, letters: Sequence[DeadLetter], max_open: int) -> list[tuple[str, str]]:
+    async def _revive(self, letters: Sequence[_Chosen], max_open: int) -> list[tuple[str, str]]:
         """Raises OwnerFull when there is no room for any."""
         new = [new_job_id() for _ in letters]
         items = [
-            (letter.cursor, job_id, records.milliseconds(request.expires_in_s), request.stream)
+            (letter.cursor, job_id, letter.expires_in, letter.stream)
             for letter, job_id in zip(letters, new, strict=True)
-            if (request := letter.request)
         ]
         words = await self._durable.redrive(
             recent_max=self._settings.recent_max, max_open=max_open, letters=items

@@ -131,13 +131,15 @@ class FleetPart:
             keep=KEEP_MS,
             concurrency=presence.concurrency,
             busy=presence.busy,
-            ready=presence.ready,
+            ready=presence.ready and self._claims.open,
         )
         if answer is None:
             raise SlotTaken(f"Another live worker holds the id {presence.worker_id}.")
-        worker, epoch, desired, age = answer
+        worker, epoch, desired, age, unable = answer
         self._lost_seat |= before is not None and before.worker != worker and not movable
-        self._seat = Seat(worker=worker, epoch=epoch, active=self._is_active(worker, desired, age))
+        fresh = desired >= 0 and 0 <= age <= self._settings.scale_stale_ms
+        active = reads(worker, desired, unable) if fresh else True
+        self._seat = Seat(worker=worker, epoch=epoch, active=active)
         self._claims.sit_down(Place(worker, presence.instance, epoch))
         return self._seat
 
@@ -199,11 +201,6 @@ class FleetPart:
             workers=tuple(_worker(name, records.pairs(row)) for name, row in workers if row),
             history=tuple(_change(entry) for entry in history),
         )
-
-    def _is_active(self, worker: str, desired: int, age: int) -> bool:
-        """Of this process's worker; `desired` and `age` are -1 where nothing was published."""
-        fresh = desired >= 0 and 0 <= age <= self._settings.scale_stale_ms
-        return reads(worker, desired) if fresh else True
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,9 @@ class GatewayPart(DeadLetterPart):
         async with self._waiters.watch(job_id) as changed:
             while True:
                 job = await self.get(job_id)
-                if job.status.terminal or not await changed(max(0.0, until - loop.time())):
+                left = until - loop.time()
+                # Once the time is up nobody asks: chunks that keep coming would be news for ever.
+                if job.status.terminal or left <= 0 or not await changed(left):
                     return job
 
     async def cancel(self, job_id: str, *, owner: str | None = None) -> Job:

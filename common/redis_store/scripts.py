@@ -159,8 +159,10 @@ class Scripts:
         concurrency: int,
         busy: int,
         ready: bool,
-    ) -> tuple[str, int, int, int] | None:
-        """Worker, epoch, desired (-1: none), age of the scale (-1: none); None when the id is taken."""
+    ) -> tuple[str, int, int, int, int] | None:
+        """Worker, epoch, desired and age of the scale (-1: none), live lower workers that cannot read.
+
+        None when the id is taken."""
         reply = await self._calls.run(
             "announce", instance, process, worker_id, held, int(lost), int(movable), ttl, keep,
             concurrency, busy, int(ready),
@@ -168,8 +170,8 @@ class Scripts:
         word, *values = cast(list[Any], reply)
         if word == b"taken":
             return None
-        name, epoch, desired, age = values
-        return name.decode(), epoch, desired, age
+        name, epoch, desired, age, unable = values
+        return name.decode(), epoch, desired, age, unable
 
     async def retire(self, *, worker: str, process: str) -> str:
         return _word(await self._calls.run("retire", worker, process))

@@ -170,6 +170,7 @@ async def test_a_wrong_field_of_a_redrive_is_named(
         ("/v1/jobs?state=failed", ["state"]),
         ("/v1/dlq?limit=-1", ["limit"]),
         ("/v1/dlq?before=x", ["before"]),
+        ("/v1/dlq?before=0-0", ["before"]),
         (f"/v1/jobs/{new_job_id()}?wait=-1", ["wait"]),
         (f"/v1/jobs/{new_job_id()}?wait=61", ["wait"]),
         (f"/v1/jobs/{new_job_id()}?wait=nan", ["wait"]),

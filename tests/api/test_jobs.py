@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from api import dead
 from common.job import Cause, new_job_id
 from common.store import Store
 from tests.api.problem import problem
@@ -214,6 +215,26 @@ class TestDeadLetters:
         second = (await client.get(f"/v1/dlq?limit=2&before={first['next']}")).json()
         assert [each["job_id"] for each in first["jobs"] + second["jobs"]] == ids[::-1]
         assert second["next"] is None
+
+    async def test_a_page_of_large_requests_is_short_and_leads_to_the_rest(
+        self, client: httpx.AsyncClient, gateway: Store, worker: Worker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(dead, "PAGE_BYTES", 10_000)
+        ids: list[str] = []
+        for _ in range(12):
+            job = await submit(gateway, "x" * 5_000)
+            await worker.fail(await worker.lease(job.job_id), Cause.PERMANENT, "no", retry_in=None)
+            ids.append(job.job_id)
+        seen: list[str] = []
+        pages = 0
+        url = "/v1/dlq?limit=100"
+        while url:
+            page = (await client.get(url)).json()
+            seen += [letter["job_id"] for letter in page["jobs"]]
+            pages += 1
+            url = f"/v1/dlq?limit=100&before={page['next']}" if page["next"] else ""
+        assert seen == ids[::-1]
+        assert pages > 1
 
     async def test_a_redriven_job_is_new_and_linked_to_the_old(
         self, client: httpx.AsyncClient, gateway: Store, worker: Worker

@@ -41,6 +41,45 @@ async def test_a_connection_that_says_nothing_is_closed(client: Client) -> None:
         assert await reader.read() == b""
 
 
+async def test_an_empty_line_is_no_request_and_its_connection_is_closed(client: Client) -> None:
+    reader, writer = client
+    writer.write(b"\r\n")
+    async with asyncio.timeout(5):
+        assert await reader.read() == b""
+
+
+@pytest.mark.parametrize(
+    ("request_", "late"),
+    [
+        (b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", b"\r\n"),
+        (b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n", b"x"),
+        (b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n", b"x"),
+    ],
+    ids=["an empty line", "part of the body", "the body"],
+)
+async def test_bytes_that_begin_no_request_do_not_keep_an_answered_connection_open(
+    client: Client, request_: bytes, late: bytes
+) -> None:
+    """uvicorn takes any byte for the next request, and its limit on idle time off."""
+    reader, writer = client
+    writer.write(request_)
+    assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 ")
+    writer.write(late)
+    async with asyncio.timeout(5):
+        assert await reader.read() == b""
+
+
+async def test_an_empty_line_before_a_request_does_no_harm(client: Client) -> None:
+    reader, writer = client
+    for _ in range(2):
+        writer.write(b"\r\n")
+        await asyncio.sleep(0.02)
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200 OK")
+        # Longer than the limit, which ended with the head.
+        await asyncio.sleep(0.15)
+
+
 async def test_a_head_that_does_not_end_is_not_waited_for(client: Client) -> None:
     reader, writer = client
     writer.write(b"GET /healthz HTTP/1.1\r\nX-Slow: ")
@@ -82,6 +121,17 @@ async def test_a_long_body_does_not_count_as_head(client: Client) -> None:
     body = b"x" * 2 * MAX_HEAD_BYTES
     writer.write(b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
     assert (await reader.readline()).startswith(b"HTTP/1.1 405")
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/dlq/redrive"])
+async def test_a_body_of_which_nothing_arrives_is_not_waited_for(
+    client: Client, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr("api.answers.BODY_TIMEOUT_S", 0.05)
+    reader, writer = client
+    writer.write(b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n" % path.encode())
+    async with asyncio.timeout(5):
+        assert (await reader.readline()).startswith(b"HTTP/1.1 408")
 
 
 @pytest.mark.parametrize("piece", [b"X-A: b\r\n", b"x"], ids=["headers", "letters"])

@@ -252,6 +252,46 @@ async def test_workers_above_the_desired_count_are_inactive(processes: Processes
         assert (await named.heartbeat()).active
 
 
+async def test_a_worker_stands_in_for_a_lower_one_that_cannot_read(
+    processes: Processes, gateway: Store
+) -> None:
+    workers = [await processes.hire() for _ in range(3)]
+    named = await processes.hire(worker_id="gpu-a")
+    await publish(gateway, 1)
+
+    async def active(*ready: bool) -> list[bool]:
+        for worker, able in zip(workers, ready, strict=True):
+            await worker.heartbeat(ready=able)
+        seats = [await worker.heartbeat() for worker in workers]
+        assert (await named.heartbeat()).active
+        assert (await gateway.scale()).active == 1 + sum(seat.active for seat in seats)
+        return [seat.active for seat in seats]
+
+    assert await active(True, True, True) == [True, False, False]
+    assert await active(False, True, True) == [True, True, False]
+    assert await active(False, False, True) == [True, True, True]
+    assert await active(True, False, True) == [True, False, False]
+    assert await active(True, True, True) == [True, False, False]
+
+
+@pytest.mark.settings(max_attempts=2)
+async def test_a_worker_with_a_suspect_is_stood_in_for(processes: Processes, gateway: Store) -> None:
+    """It reads nothing else until the suspect has ended, which may take as long as a job may."""
+    first, second = await processes.hire(), await processes.hire()
+    await submit(gateway)
+    await first.lease()
+    await publish(gateway, 1)
+    assert not (await second.heartbeat()).active
+    restarted = await processes.hire(first.presence.instance)
+    suspect = await restarted.lease()
+    assert suspect.alone
+    assert (await restarted.heartbeat()).active
+    assert (await second.heartbeat()).active
+    await restarted.finish(suspect)
+    await restarted.heartbeat()
+    assert not (await second.heartbeat()).active
+
+
 @pytest.mark.settings(scale_stale_ms=200)
 async def test_when_the_scaler_has_died_every_worker_is_active(processes: Processes, gateway: Store) -> None:
     worker = await processes.hire()

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from itertools import count
 
 import pytest
 
@@ -45,6 +46,31 @@ async def test_a_job_that_does_not_end_is_given_as_it_stands(gateway: Store, wor
     began = time.monotonic()
     assert (await gateway.wait(job.job_id, timedelta(milliseconds=200))).status is JobStatus.RUNNING
     assert 0.15 < time.monotonic() - began < 0.2 + PROMPTLY
+
+
+async def test_a_job_whose_chunks_keep_coming_is_given_when_the_time_is_up(
+    gateway: Store, worker: Worker
+) -> None:
+    """Each chunk wakes the waiter, and must not give it more time."""
+    job = await submit(gateway, stream=True)
+    lease = await worker.lease()
+    numbers = count(1)
+
+    async def chatter() -> None:
+        while True:
+            await worker.store.append(lease, next(numbers), "chunk")
+
+    # So many that one has always just come.
+    chunks = asyncio.gather(*(chatter() for _ in range(8)))
+    try:
+        began = time.monotonic()
+        async with asyncio.timeout(5):
+            assert (await gateway.wait(job.job_id, timedelta(milliseconds=200))).status is JobStatus.RUNNING
+        assert 0.15 < time.monotonic() - began < 0.2 + PROMPTLY
+        assert not chunks.done()
+    finally:
+        chunks.cancel()
+        await asyncio.wait([chunks])
 
 
 async def finish(gateway: Store, worker: Worker) -> None:

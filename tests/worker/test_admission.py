@@ -37,6 +37,10 @@ async def scale_to(store: Store, desired: int) -> None:
     await store.publish_scale(decision, term)
 
 
+async def seated(store: Store, workers: int) -> bool:
+    return (await store.scale()).live == workers
+
+
 async def test_nothing_is_read_before_the_backend_is_ready(crew: Crew, gateway: Store) -> None:
     backend = echoing()
     backend.is_ready = False
@@ -51,6 +55,37 @@ async def test_nothing_is_read_before_the_backend_is_ready(crew: Crew, gateway: 
     assert not view.ready
     backend.is_ready = True
     assert (await ended(gateway, job.job_id)).status is JobStatus.SUCCEEDED
+
+
+async def test_a_worker_whose_backend_is_down_does_not_fill_the_place_of_one_that_could_read(
+    crew: Crew, gateway: Store
+) -> None:
+    broken = echoing()
+    broken.is_ready = False
+    await crew.start(broken, **PROMPT)
+    await wait_until(lambda: seated(gateway, 1))
+    await crew.start(echoing(), **PROMPT)
+    await wait_until(lambda: seated(gateway, 2))
+    await scale_to(gateway, 1)
+    job = await ended(gateway, (await submit(gateway)).job_id)
+    assert (job.status, job.worker) == (JobStatus.SUCCEEDED, "worker-2")
+
+
+async def test_a_draining_worker_does_not_fill_the_place_of_one_that_could_read(
+    crew: Crew, gateway: Store
+) -> None:
+    gate = Gate()
+    leaving = await crew.start(gate.backend, drain_ms=20_000, **PROMPT)
+    long = await submit(gateway, "long")
+    await wait_until(lambda: gate.backend.open == 1)
+    await crew.start(echoing(), **PROMPT)
+    await wait_until(lambda: seated(gateway, 2))
+    await scale_to(gateway, 1)
+    leaving.worker.drain()
+    job = await ended(gateway, (await submit(gateway, "short")).job_id)
+    assert (job.status, job.worker) == (JobStatus.SUCCEEDED, "worker-2")
+    gate.opened.set()
+    assert (await ended(gateway, long.job_id)).worker == "worker-1"
 
 
 async def test_a_backend_gone_quiet_ends_a_waiting_claim(crew: Crew, gateway: Store) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.requests import submit
 from tests.waiting import wait_until
 from tests.worker.backends import DONE, Gate, Pieces, Played, echoing, raising
 from tests.worker.running import Crew, ended
+from worker import lease as worker_lease
 from worker.backends.base import BrokenStream, Completion, Refused
 
 pytestmark = pytest.mark.settings(retry_backoff_ms=0, retry_backoff_max_ms=0)
@@ -218,6 +220,51 @@ async def test_the_deadline_closes_the_model_call(crew: Crew, gateway: Store) ->
     assert (await ended(gateway, job.job_id)).status is JobStatus.EXPIRED
     await wait_until(lambda: gate.backend.open == 0)
     await wait_until(lambda: running.count("iwl_attempts_total", outcome="expired") == 1)
+
+
+async def test_a_call_that_hangs_in_its_own_end_is_closed_again(
+    crew: Crew, gateway: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_lease, "OVERDUE_S", 0.1)
+    never = asyncio.Event()
+
+    async def generate(request: JobRequest, attempt: int) -> Pieces:
+        if request.prompt == "hang":
+            try:
+                await never.wait()
+            finally:
+                await never.wait()
+        yield "done"
+        yield DONE
+
+    await crew.start(Played(generate), worker_concurrency=1, max_attempts=1, **PROMPT)
+    hung = await submit(gateway, "hang", timeout_s=0.1)
+    assert (await ended(gateway, hung.job_id)).attempts[-1].outcome is Outcome.TIMEOUT
+    assert (await ended(gateway, (await submit(gateway)).job_id)).status is JobStatus.SUCCEEDED
+
+
+async def test_a_call_that_cannot_be_ended_does_not_keep_its_job(
+    crew: Crew, gateway: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_lease, "OVERDUE_S", 0.1)
+    over = asyncio.Event()
+
+    async def stubborn(request: JobRequest, attempt: int) -> Pieces:
+        while not over.is_set():
+            with suppress(asyncio.CancelledError):
+                await over.wait()
+        yield "late"
+        yield DONE
+
+    running = await crew.start(Played(stubborn), worker_concurrency=1, **PROMPT)
+    job = await submit(gateway, timeout_s=0.1)
+    await wait_until(lambda: running.count("iwl_worker_busy") == 1)
+    await crew.start(echoing(), **PROMPT)
+    done = await ended(gateway, job.job_id)
+    assert [attempt.outcome for attempt in done.attempts] == [Outcome.CRASH, Outcome.SUCCEEDED]
+    over.set()
+    await wait_until(lambda: running.count("iwl_worker_busy") == 0)
+    assert await gateway.get(job.job_id) == done
 
 
 async def test_no_way_to_end_costs_a_slot(crew: Crew, gateway: Store) -> None:

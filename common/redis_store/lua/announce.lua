@@ -3,9 +3,9 @@
 -- KEYS     namespace
 -- ARGV     instance, process (random), worker_id ('' = lowest free worker-N), seat held so far ('' = none),
 --          lost ('1': had a seat and lost it), movable ('1'), ttl (ms), keep (ms), concurrency, busy, ready
--- Answers  seat name epoch desired (-1: none) scale age (ms) | taken
+-- Answers  seat name epoch desired (-1: none) scale age (ms) live lower workers that cannot read | taken
 -- Promise  P3: the epoch rises with every new holder. P4: a process finds its own seat again. P7: TTLs.
--- @include keys fleet
+-- @include keys fleet slots
 local instance, process, wanted, held, lost, movable = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local ttl, keep = tonumber(ARGV[7]), tonumber(ARGV[8])
 
@@ -31,7 +31,7 @@ end
 
 -- A slot is left to its old instance for two more leases: a restart there takes its jobs back at once.
 local function lower_free()
-  for n = 1, (tonumber(string.match(held, '^worker%-(%d+)$')) or 1) - 1 do
+  for n = 1, (number_of(held) or 1) - 1 do
     local until_ms = redis.call('ZSCORE', WORKERS, 'worker-' .. n)
     if not until_ms or until_ms + 2 * ttl <= now then return 'worker-' .. n end
   end
@@ -56,4 +56,4 @@ redis.call('PEXPIRE', key, keep)
 redis.call('ZADD', WORKERS, now + ttl, name)
 local scale = redis.call('HMGET', SCALE, 'desired', 'updated')
 local age = scale[2] and now - tonumber(scale[2]) or -1
-return {'seat', name, tonumber(redis.call('HGET', key, 'epoch')), tonumber(scale[1] or -1), age}
+return {'seat', name, tonumber(redis.call('HGET', key, 'epoch')), tonumber(scale[1] or -1), age, unable_below(name)}
