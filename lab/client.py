@@ -38,6 +38,8 @@ ANSWER_WITHIN = timedelta(seconds=15)
 #: How long somebody who waits for a job puts up with an API that restarts.
 PATIENCE = timedelta(seconds=15)
 RETRY_S = 0.1
+#: After a 429 that does not say.
+RETRY_AFTER_S = 1.0
 LAST_PORT = 65535
 
 
@@ -106,7 +108,7 @@ class Api:
             except (ApiUnreachable, ApiRefused) as error:
                 await patience.after(error)
                 continue
-            patience = Patience()
+            patience.renew()
             if reply.value.ended:
                 return reply
 
@@ -139,24 +141,23 @@ class Api:
         return await self._call(Stats, "GET", "/v1/stats")
 
     async def events(self, job_id: str) -> AsyncGenerator[Event, None]:
-        """All events up to the terminal state, over restarts of the API."""
+        """All events up to the terminal state, over restarts of the API and its store."""
         patience, last = Patience(), ""
         while True:
             try:
-                async for event in self._stream(job_id, last):
-                    patience, last = Patience(), event.id or last
+                async for event in self._stream(job_id, last, patience):
+                    last = event.id or last
                     yield event
                     if _final(event):
                         return
+                # The gateway closes its streams when it stops, and when its store goes away.
+                await asyncio.sleep(RETRY_S)
+            except _NoMoreEvents:
+                return
             except (ApiUnreachable, ApiRefused) as error:
                 await patience.after(error)
-            else:
-                # The gateway closes its streams when it stops, and answers 204 when nothing more will come.
-                if (await self.job(job_id)).value.ended and last:
-                    return
-                await asyncio.sleep(RETRY_S)
 
-    async def _stream(self, job_id: str, after: str) -> AsyncGenerator[Event, None]:
+    async def _stream(self, job_id: str, after: str, patience: Patience) -> AsyncGenerator[Event, None]:
         headers = {"Last-Event-ID": after} if after else {}
         url = f"/v1/jobs/{job_id}/events"
         try:
@@ -164,6 +165,9 @@ class Api:
                 if not response.is_success:
                     await response.aread()
                     raise _refusal(response)
+                if response.status_code == HTTPStatus.NO_CONTENT:
+                    raise _NoMoreEvents
+                patience.renew()
                 async for event in _parse(response):
                     yield event
         except httpx.TransportError as error:
@@ -197,16 +201,30 @@ class Api:
         )
 
 
+class _NoMoreEvents(Exception):
+    """The job has ended, and `Last-Event-ID` was the last of its events."""
+
+
 class Patience:
     """For how long an API that is away may stay away, or say that its store is."""
 
     def __init__(self) -> None:
-        self._until = time.monotonic() + PATIENCE.total_seconds()
+        self._until = math.inf
+
+    def renew(self) -> None:
+        """The API is there. A wait for it that comes later begins with the first error."""
+        self._until = math.inf
 
     async def after(self, error: ApiUnreachable | ApiRefused) -> None:
         """Raises the error when time is up, or when it is of the kind that does not pass."""
+        if isinstance(error, ApiRefused) and error.status == HTTPStatus.TOO_MANY_REQUESTS:
+            await asyncio.sleep(RETRY_AFTER_S if math.isnan(error.retry_after) else error.retry_after)
+            self.renew()
+            return
         passes = isinstance(error, ApiUnreachable) or error.status == HTTPStatus.SERVICE_UNAVAILABLE
-        if not passes or time.monotonic() > self._until:
+        now = time.monotonic()
+        self._until = min(self._until, now + PATIENCE.total_seconds())
+        if not passes or now > self._until:
             raise error
         await asyncio.sleep(RETRY_S)
 

@@ -64,7 +64,7 @@ async def follow(api: Api, job_id: str, screen: Screen, *, as_json: bool) -> Job
             print(_line(event), flush=True)
         else:
             screen.show(event)
-    job = (await api.job(job_id)).value
+    job = (await api.ended(job_id)).value
     if not as_json:
         screen.end(job)
     return job

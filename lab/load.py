@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from http import HTTPStatus
 
 import msgspec
 from rich.console import Console
@@ -18,8 +16,6 @@ from lab.client import Api, Patience
 from lab.exits import ApiRefused, ApiUnreachable, Exit
 from lab.figures import ms, percentile, queue_to_done_ms
 from lab.records import JobRecord
-
-RETRY_AFTER_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +92,7 @@ async def _submit(api: Api, plan: Load) -> str:
         try:
             return (await api.submit(plan.body())).value.job_id
         except (ApiUnreachable, ApiRefused) as error:
-            if isinstance(error, ApiRefused) and error.status == HTTPStatus.TOO_MANY_REQUESTS:
-                await asyncio.sleep(RETRY_AFTER_S if math.isnan(error.retry_after) else error.retry_after)
-            else:
-                await patience.after(error)
+            await patience.after(error)
 
 
 def _table(report: LoadReport) -> Table:

@@ -176,7 +176,6 @@ async def test_a_submit_that_finds_the_queue_full_is_refused_at_once() -> None:
 
 @pytest.mark.parametrize("whole", [True, False], ids=["ended cleanly", "broken off"])
 async def test_events_go_on_over_a_restart_of_the_api(whole: bool) -> None:
-    """The job ends meanwhile: its record alone does not say that all of its events have come."""
     restarts: list[asyncio.Task[None]] = []
 
     async def stopping(stub: Stub, request: str, head: str) -> bytes:
@@ -204,6 +203,17 @@ async def test_events_go_on_over_an_outage_of_the_store() -> None:
 async def test_a_watch_whose_last_question_meets_an_outage_goes_on() -> None:
     async with serving(in_turn(events(1, 2, 3, 4), AWAY, job())) as (_, api):
         assert await watching(api)
+
+
+async def test_all_events_come_of_a_job_that_ends_while_its_stream_is_down() -> None:
+    """Its record alone does not say that they have."""
+    streams = in_turn(events(1, 2), events(3, 4))
+
+    async def ended(stub: Stub, request: str, head: str) -> bytes:
+        return await streams(stub, request, head) if request.endswith("/events") else job()
+
+    async with serving(ended) as (_, api):
+        assert await ids(api) == ["1", "2", "3", "4"]
 
 
 async def test_events_of_which_no_more_will_come_end() -> None:
