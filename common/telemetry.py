@@ -222,7 +222,11 @@ class JsonFormatter(logging.Formatter):
         line |= {key: value for key, value in vars(record).items() if key not in _STANDARD}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line, enc_hook=str).decode()
+        try:
+            return msgspec.json.encode(line, enc_hook=str).decode()
+        except (UnicodeEncodeError, TypeError, OverflowError):
+            # A lone surrogate, as file names bring it, or keys that are no text: repr escapes all of them.
+            return msgspec.json.encode({key: ascii(value) for key, value in line.items()}).decode()
 
 
 def configure_logging(service: str, level: str) -> None:

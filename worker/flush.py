@@ -64,20 +64,28 @@ class Flusher:
             except StoreUnavailable as error:
                 self._admission.commits(False)
                 await asyncio.sleep(self._patience.failed(error))
-            except StoreError as error:
+            except Exception as error:
+                # Also what no store means to raise: one outcome that breaks it must not end the worker.
                 return await self._singly(batch, error)
             else:
-                self._admission.commits(True)
-                self._patience.succeeded()
+                self._answered()
                 return answers
 
-    async def _singly(self, batch: Outcomes, error: StoreError) -> Sequence[Settled | None]:
+    async def _singly(self, batch: Outcomes, error: Exception) -> Sequence[Settled | None]:
         """One outcome that cannot be stored must not keep the others back."""
         if len(batch) > 1:
             return [answer for outcome in batch for answer in await self._answers([outcome])]
         lease = batch[0][0].lease
-        log.error("outcome given up", extra={"job_id": lease.job_id, "error": str(error)})
+        traceback = None if isinstance(error, StoreError) else error
+        about = {"job_id": lease.job_id, "error": str(error)}
+        log.error("outcome given up", extra=about, exc_info=traceback)
+        # The store did answer. Left as away, it would never be asked again: no claims, so no outcomes.
+        self._answered()
         return [None]
+
+    def _answered(self) -> None:
+        self._admission.commits(True)
+        self._patience.succeeded()
 
     def _committed(self, batch: Outcomes, answers: Sequence[Settled | None]) -> None:
         self._tally.settled(batch, answers)

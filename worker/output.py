@@ -4,15 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Annotated
+
+import msgspec
 
 from common.errors import StoreError, StoreUnavailable
-from common.job import Result
+from common.job import Result, Usage
 from common.patience import Patience
 from common.store import Lease, WorkerStore
-from worker.backends.base import Completion
+from worker.backends.base import Completion, Malformed
 from worker.retry import ResultTooLarge
 
 log = logging.getLogger(__name__)
+
+#: Past it, readers whose numbers are doubles would see another count.
+LARGEST_COUNT = 2**53 - 1
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_COUNT)]
+
+
+class Counts(msgspec.Struct):
+    prompt_tokens: Count
+    completion_tokens: Count
+
+
+class Ending(msgspec.Struct):
+    """A completion as it can be stored, read back and counted: a backend's own may hold anything."""
+
+    finish_reason: str | None
+    usage: Counts
 
 
 class Output:
@@ -36,10 +56,28 @@ class Output:
         if self._chunks is not None:
             await self._chunks.written()
 
-    def result(self, completion: Completion) -> Result:
+    def result(self, completion: object) -> Result:
+        """Raises Malformed."""
+        ending = _checked(completion)
+        reason, counts = ending.finish_reason, ending.usage
         return Result(
-            text="".join(self._pieces), finish_reason=completion.finish_reason, usage=completion.usage
+            text="".join(self._pieces),
+            # Plain values: msgspec encodes no subclass of them, and no lone surrogate.
+            finish_reason=None if reason is None else reason.encode().decode(),
+            usage=Usage(
+                prompt_tokens=int(counts.prompt_tokens), completion_tokens=int(counts.completion_tokens)
+            ),
         )
+
+
+def _checked(completion: object) -> Ending:
+    if not isinstance(completion, Completion):
+        kind = type(completion).__name__
+        raise Malformed(f"The backend yielded {kind}, which is neither str nor Completion.")
+    try:
+        return msgspec.convert(completion, Ending, from_attributes=True)
+    except msgspec.ValidationError as error:
+        raise Malformed(f"The backend's Completion cannot be stored: {error}") from error
 
 
 class ChunkLog:

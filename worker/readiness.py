@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 
@@ -13,6 +14,8 @@ log = logging.getLogger(__name__)
 
 #: Cheap enough for the engine, and soon enough for the first job after it is up.
 PROBE_PERIOD_S = 1.0
+#: A probe that takes longer is answered by nobody: until it ends, nothing is read.
+PROBE_LIMIT_S = 10.0
 #: Longest pause after calls that found nobody although the probe had said yes.
 LONGEST_PAUSE_S = 30.0
 
@@ -58,8 +61,12 @@ class Readiness:
 
     async def _probe(self) -> bool:
         try:
-            return await self._backend.ready()
-        except Exception as error:
+            async with asyncio.timeout(PROBE_LIMIT_S):
+                return bool(await self._backend.ready())
+        except (Exception, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
+                raise
             log.warning("readiness probe failed", extra={"error": repr(error)})
             return False
 

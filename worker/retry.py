@@ -61,10 +61,11 @@ def settle_error(lease: Lease, error: Exception, backoff: Backoff) -> Settlement
             return Released(lease=lease)
         case Refused(status=503, mid_stream=False):
             return Released(lease=lease)
-        case Refused(status=status) if status in PERMANENT:
+        case Refused(status=int(status)) if status in PERMANENT:
             return _failed(lease, Cause.PERMANENT, error, None)
         case Refused(retry_after=timedelta() as after):
-            delay = min(after, LONGEST_RETRY_AFTER) + backoff.delay(lease.attempt)
+            # A delay below nothing would mean never.
+            delay = max(timedelta(0), min(after, LONGEST_RETRY_AFTER)) + backoff.delay(lease.attempt)
             return _failed(lease, Cause.ERROR, error, delay)
         case ResultTooLarge():
             return _failed(lease, Cause.RESULT_TOO_LARGE, error, None)
@@ -80,7 +81,12 @@ def _failed(lease: Lease, cause: Cause, error: Exception, retry_in: timedelta | 
 
 def _message(error: Exception) -> str:
     """Foreign exceptions are named, since many of them say nothing else."""
-    text = str(error)
+    try:
+        text = str(error)
+    except Exception:
+        text = "its own text cannot be read"
     if not isinstance(error, LabError | TimeoutError) or not text:
         text = f"{type(error).__name__}: {text}".removesuffix(": ")
+    # A lone surrogate, as file names and broken JSON bring them, cannot be stored.
+    text = text.encode(errors="backslashreplace").decode()
     return text if len(text) <= LONGEST_MESSAGE else text[: LONGEST_MESSAGE - 1] + "…"

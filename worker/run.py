@@ -10,7 +10,7 @@ from contextlib import aclosing
 from common.errors import LabError
 from common.settings import Settings
 from common.store import Finished, Lease, Released, Settlement, WorkerStore
-from worker.backends.base import Backend, BrokenStream, Completion
+from worker.backends.base import Backend, BrokenStream
 from worker.hold import GONE, Hold, Stop, Stopped
 from worker.output import ChunkLog, Output
 from worker.retry import Backoff, LeaseStale, settle_error
@@ -40,27 +40,38 @@ class Attempts:
         """What to settle, or None when the lease is gone."""
         output = self._output(hold.lease)
         try:
-            completion = await self._call(hold, output)
-            outcome = Finished(lease=hold.lease, result=output.result(completion))
-        except Stopped as stopped:
-            outcome = self._stopped(hold, stopped.why)
+            outcome = await self._outcome(hold, output)
+            await output.written()
         except Exception as error:
-            if not isinstance(error, LabError | TimeoutError):
-                # Somebody's own backend: where in it, only the traceback says.
-                about = {"job_id": hold.lease.job_id, "attempt": hold.lease.attempt}
-                log.error("the backend raised", extra=about, exc_info=error)
-            outcome = settle_error(hold.lease, error, self._backoff)
-        await output.written()
+            # Let through, it would end the worker, and every other job with it.
+            outcome = self._failed(hold.lease, error)
         hold.ended = time.monotonic()
         return outcome
 
-    async def _call(self, hold: Hold, output: Output) -> Completion:
+    async def _outcome(self, hold: Hold, output: Output) -> Settlement | None:
+        try:
+            completion = await self._call(hold, output)
+            return Finished(lease=hold.lease, result=output.result(completion))
+        except Stopped as stopped:
+            return self._stopped(hold, stopped.why)
+        except Exception as error:
+            return self._failed(hold.lease, error)
+
+    def _failed(self, lease: Lease, error: Exception) -> Settlement:
+        if not isinstance(error, LabError | TimeoutError):
+            # Somebody's own backend: where in it, only the traceback says.
+            about = {"job_id": lease.job_id, "attempt": lease.attempt}
+            log.error("the backend raised", extra=about, exc_info=error)
+        return settle_error(lease, error, self._backoff)
+
+    async def _call(self, hold: Hold, output: Output) -> object:
+        """What came after the last text; whether that is a completion, `Output.result` says."""
         lease = hold.lease
         with hold:
             self._tally.called()
             async with aclosing(self._backend.generate(lease.request, lease.attempt)) as pieces:
                 async for piece in pieces:
-                    if isinstance(piece, Completion):
+                    if not isinstance(piece, str):
                         return piece
                     output.add(piece)
         raise BrokenStream("the backend ended without a completion")

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 
-from common.errors import StoreCorrupt
+from common.errors import StoreUnavailable
 from common.job import MAX_REFUNDS
 from common.redis_store import records
 from common.redis_store.claims import Claims
@@ -46,7 +46,9 @@ class WorkerPart:
         released = [item for item in settlements if isinstance(item, Released)]
         try:
             words = await asyncio.gather(self._finish(finished), self._fail(failed), self._release(released))
-        except StoreCorrupt:
+        except StoreUnavailable:
+            raise
+        except Exception:
             # Whoever gives up on it must be able to get the job again.
             self._claims.let_go(item.lease for item in settlements)
             raise

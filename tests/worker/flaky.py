@@ -17,6 +17,16 @@ class Flaky:
         self.faults: dict[str, Callable[..., Any]] = {}
         self.calls: list[str] = []
 
+    def fail_with(self, method: str, *errors: Exception) -> None:
+        """The first error on the first call, and so on; then no more."""
+        left = list(errors)
+
+        def fault(*arguments: Any, **named: Any) -> None:
+            if left:
+                raise left.pop(0)
+
+        self.faults[method] = fault
+
     def fail(self, method: str, error: Exception, *, times: float = float("inf")) -> None:
         """From now on, or so many times."""
         left = [times]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -125,6 +126,46 @@ async def test_a_refused_connection_stops_reading_until_the_next_probe(
     assert running.count("iwl_worker_ready") == 0
     assert (await gateway.get(job.job_id)).status is JobStatus.QUEUED
     assert len(backend.calls) == 1
+
+
+async def _hang() -> bool:
+    await asyncio.Event().wait()
+    return True
+
+
+async def _cancel_itself() -> bool:
+    raise asyncio.CancelledError
+
+
+async def _break() -> bool:
+    raise ZeroDivisionError
+
+
+async def _say_nothing() -> Any:
+    return None
+
+
+@pytest.mark.settings(retry_backoff_ms=0)
+@pytest.mark.parametrize("probe", [_hang, _cancel_itself, _break, _say_nothing])
+async def test_no_way_to_answer_a_probe_ends_the_probing(
+    crew: Crew, gateway: Store, monkeypatch: pytest.MonkeyPatch, probe: Callable[[], Awaitable[Any]]
+) -> None:
+    monkeypatch.setattr(readiness, "PROBE_LIMIT_S", 0.1)
+    backend = raising(Refused(500, "no"))
+    odd: list[None] = []
+
+    async def ready() -> bool:
+        if backend.calls and not odd:
+            odd.append(None)
+            return await probe()
+        return True
+
+    monkeypatch.setattr(backend, "ready", ready)
+    await crew.start(backend, worker_concurrency=1, max_attempts=1, **PROMPT)
+    failed = await ended(gateway, (await submit(gateway)).job_id)
+    assert failed.status is JobStatus.FAILED
+    assert (await ended(gateway, (await submit(gateway)).job_id)).status is JobStatus.SUCCEEDED
+    assert odd
 
 
 async def test_above_the_desired_count_nothing_new_is_read(crew: Crew, gateway: Store) -> None:

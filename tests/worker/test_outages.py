@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from common.errors import StoreCorrupt, StoreUnavailable
-from common.job import JobRequest, JobStatus, Outcome
+from common.job import Cause, JobRequest, JobStatus, Outcome
 from common.store import EventKind, Settlement, Store
 from tests.requests import submit
 from tests.waiting import wait_until
@@ -87,6 +87,31 @@ async def test_a_damaged_outcome_does_not_hold_back_the_others(
         assert (await ended(gateway, job.job_id)).status is JobStatus.SUCCEEDED
     await wait_until(lambda: "outcome given up" in caplog.text)
     flaky(running).heal()
+
+
+@pytest.mark.parametrize("fault", [StoreCorrupt(), TypeError("cannot be encoded")], ids=["damage", "a bug"])
+async def test_a_worker_that_gave_an_outcome_up_goes_on(
+    crew: Crew, gateway: Store, caplog: pytest.LogCaptureFixture, fault: Exception
+) -> None:
+    """Also when the store was away just before, so that claiming had stopped."""
+    running = await crew.start(echoing(), wrap=Flaky, worker_concurrency=1, claim_idle_ms=60_000)
+    flaky(running).fail_with("settle", AWAY, fault)
+    await submit(gateway, "given up")
+    await wait_until(lambda: "outcome given up" in caplog.text)
+    job = await ended(gateway, (await submit(gateway, "next")).job_id)
+    assert job.status is JobStatus.SUCCEEDED
+    assert running.count("iwl_worker_ready") == 1
+
+
+@pytest.mark.settings(max_attempts=1)
+async def test_a_fault_in_the_writer_of_chunks_fails_the_attempt_only(crew: Crew, gateway: Store) -> None:
+    running = await crew.start(echoing(), wrap=Flaky, worker_concurrency=1, max_attempts=1)
+    flaky(running).fail("append", TypeError("cannot be sent"), times=1)
+    first, second = [await submit(gateway, "text", stream=True) for _ in range(2)]
+    job = await ended(gateway, first.job_id)
+    assert job.error
+    assert (job.error.cause, job.error.message) == (Cause.ERROR, "TypeError: cannot be sent")
+    assert (await ended(gateway, second.job_id)).status is JobStatus.SUCCEEDED
 
 
 async def test_a_job_whose_outcome_was_given_up_is_not_renewed_any_more(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from decimal import Decimal
+from enum import IntEnum, StrEnum
+from typing import Any, cast
 
 import pytest
 
-from common.job import Cause, JobRequest, JobStatus, Outcome, Usage
+from common.job import Cause, JobRequest, JobStatus, Outcome, Result, Usage
 from common.store import EventKind, Settled, Store
 from tests.processes import Processes
 from tests.requests import submit
@@ -115,6 +117,13 @@ async def test_a_retryable_error_is_tried_again(crew: Crew, gateway: Store) -> N
     await wait_until(lambda: running.count("iwl_attempts_total", outcome="succeeded") == 1)
     assert running.count("iwl_attempts_total", outcome="error") == 2
     assert running.count("iwl_model_calls_total") == 3
+
+
+async def test_an_engine_that_asks_for_a_retry_in_the_past_gets_one(crew: Crew, gateway: Store) -> None:
+    """A delay below nothing would tell the store that there is none."""
+    await crew.start(raising(Refused(500, "no", retry_after=timedelta(seconds=-9))), max_attempts=2)
+    job = await ended(gateway, (await submit(gateway)).job_id)
+    assert [attempt.outcome for attempt in job.attempts] == [Outcome.ERROR, Outcome.SUCCEEDED]
 
 
 async def test_a_spent_budget_ends_in_the_dead_letters(crew: Crew, gateway: Store) -> None:
@@ -267,6 +276,90 @@ async def test_a_call_that_cannot_be_ended_does_not_keep_its_job(
     assert await gateway.get(job.job_id) == done
 
 
+class Mute(Exception):
+    """Cannot even be printed."""
+
+    def __str__(self) -> str:
+        raise self
+
+
+class Odd(str):
+    """Text, though msgspec encodes no subclass of it."""
+
+
+#: Each is raised by a backend of the user's own.
+ODD_ERRORS: dict[str, BaseException] = {
+    "a bug": ZeroDivisionError(),
+    "its own cancellation": asyncio.CancelledError(),
+    "a lone surrogate in an error": ValueError("caf\udce9"),
+    "a lone surrogate in an answer": BrokenStream("caf\udce9"),
+    "an error without a text": Mute(),
+    "a status that is none": Refused(cast(Any, ["400"]), "no"),
+}
+
+#: Each is yielded by a backend of the user's own, where text or a completion belongs.
+ODD_PIECES: dict[str, Any] = {
+    "bytes": b"text",
+    "nothing": None,
+    "a number": 1,
+    "half a character": "\ud83d",
+    "a look-alike": {"finish_reason": "stop", "usage": {"prompt_tokens": 1, "completion_tokens": 1}},
+    "no usage": Completion(usage=cast(Any, None)),
+    "another usage": Completion(usage=cast(Any, {"prompt": 1})),
+    **{
+        f"{count!r} tokens": Completion(usage=Usage(prompt_tokens=cast(Any, count)))
+        for count in (None, True, -1, 2.0, "3", Decimal(4), object, 2**53, 10**400)
+    },
+    **{
+        f"the reason {reason!r}": Completion(finish_reason=cast(Any, reason))
+        for reason in (1, b"stop", Decimal(1), object, ["stop"], "\ud83d")
+    },
+}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_nothing_that_a_backend_does_costs_more_than_the_attempt(
+    crew: Crew, gateway: Store, stream: bool
+) -> None:
+    """Its job can be read, and the worker runs the next one."""
+
+    async def generate(request: JobRequest, attempt: int) -> Pieces:
+        asked = request.prompt or ""
+        if asked in ODD_ERRORS:
+            raise ODD_ERRORS[asked]
+        if asked in ODD_PIECES:
+            yield ODD_PIECES[asked]
+        yield asked
+        yield DONE
+
+    running = await crew.start(Played(generate), worker_concurrency=2, max_attempts=1, **PROMPT)
+    bad = [await submit(gateway, how, stream=stream) for how in (*ODD_ERRORS, *ODD_PIECES)]
+    for job in bad:
+        error = (await ended(gateway, job.job_id)).error
+        assert error
+        assert (error.cause, bool(error.message)) == (Cause.ERROR, True)
+    assert (await ended(gateway, (await submit(gateway, "good")).job_id)).status is JobStatus.SUCCEEDED
+    assert running.count("iwl_attempts_total", outcome="error") == len(bad)
+
+
+async def test_kinds_of_text_and_numbers_are_stored_as_plain_ones(crew: Crew, gateway: Store) -> None:
+    class Reason(StrEnum):
+        LENGTH = "length"
+
+    class Tokens(IntEnum):
+        THREE = 3
+
+    async def generate(request: JobRequest, attempt: int) -> Pieces:
+        yield Odd("text")
+        reason = Odd("stop") if request.prompt == "odd" else Reason.LENGTH
+        yield Completion(finish_reason=reason, usage=Usage(prompt_tokens=Tokens.THREE))
+
+    await crew.start(Played(generate))
+    for prompt, reason in (("odd", "stop"), ("enum", "length")):
+        result = (await ended(gateway, (await submit(gateway, prompt, stream=True)).job_id)).result
+        assert result == Result(text="text", finish_reason=reason, usage=Usage(prompt_tokens=3))
+
+
 async def test_no_way_to_end_costs_a_slot(crew: Crew, gateway: Store) -> None:
     gate = Gate()
 
@@ -276,6 +369,10 @@ async def test_no_way_to_end_costs_a_slot(crew: Crew, gateway: Store) -> None:
                 raise ZeroDivisionError
             case "self-cancel":
                 raise asyncio.CancelledError
+            case "bytes":
+                yield cast(Any, b"text")
+            case "uncounted":
+                yield Completion(usage=cast(Any, None))
             case "large":
                 yield "x" * 1000
             case "silent":
@@ -287,9 +384,8 @@ async def test_no_way_to_end_costs_a_slot(crew: Crew, gateway: Store) -> None:
 
     backend = Played(generate)
     await crew.start(backend, worker_concurrency=2, max_attempts=1, max_result_bytes=100, **PROMPT)
-    bad = [
-        await submit(gateway, how, timeout_s=0.1) for how in ("bug", "self-cancel", "large", "silent", "hang")
-    ]
+    ways = ("bug", "self-cancel", "bytes", "uncounted", "large", "silent", "hang")
+    bad = [await submit(gateway, how, timeout_s=0.1) for how in ways]
     for job in bad:
         assert (await ended(gateway, job.job_id)).status is JobStatus.FAILED
     good = [await submit(gateway, f"good {n}") for n in range(2)]

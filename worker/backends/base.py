@@ -16,7 +16,7 @@ NO_USAGE = Usage()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """The last thing a model call yields: it ended, and how."""
+    """The last thing a model call yields: it ended, and how. Counts are whole numbers, 0 or more."""
 
     finish_reason: str | None = None
     usage: Usage = NO_USAGE
@@ -31,7 +31,7 @@ class Backend(Protocol):
         ...
 
     async def ready(self) -> bool:
-        """Whether a call would be answered. Asked about once a second."""
+        """Whether a call would be answered. Asked about once a second; no answer for ten counts as no."""
         ...
 
     async def aclose(self) -> None: ...
@@ -47,6 +47,10 @@ class Unreachable(BackendError):
 
 class BrokenStream(BackendError):
     """The answer ended before it was complete."""
+
+
+class Malformed(BackendError):
+    """The backend yielded what is neither text nor a Completion that can be stored."""
 
 
 class Refused(BackendError):
