@@ -28,7 +28,7 @@ class Seat:
     worker: str
     #: Rises with every change of holder; calls under an older one are refused.
     epoch: int
-    #: False: this worker is above the desired count and reads no new jobs.
+    #: False: enough workers below this one read, and it reads no new jobs.
     active: bool
 
 

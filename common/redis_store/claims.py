@@ -1,4 +1,4 @@
-"""Claiming: reading deliveries on a connection of its own and beginning their attempts.
+"""Claiming: finding deliveries and beginning their attempts.
 
 A claim looks in this order: this seat's own unfinished deliveries (after a start, a reconnect, or a suspect's
 end), deliveries idle for too long (one sweeping worker at a time, and one that is idle), then new ones.

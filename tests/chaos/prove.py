@@ -27,10 +27,13 @@ from tests.servers import EMBEDDED, ServerProcess, embedded_binary, named_binari
 async def prove(server: ServerProcess, words: str) -> Run:
     began = time.monotonic()
     tallies = {name: Tally() for name in SCENARIOS}
+    faults: list[Fault] = []
 
     def done(point: Point, outcome: Passed | Fault) -> None:
         tallies[point.scenario].add(point, outcome)
         _show(tallies, point, outcome)
+        if isinstance(outcome, Fault):
+            faults.append(outcome)
 
     with stage(server) as here:
         names = [name for name in SCENARIOS if name in words] or SCENARIOS
@@ -38,6 +41,9 @@ async def prove(server: ServerProcess, words: str) -> Run:
         print(f"{server.name}: {len(points)} crash points", flush=True)
         await try_all(here, points, done)
         version = await version_of(server)
+    # Once more at the end, where whoever looks last finds them.
+    for fault in faults:
+        print(f"FAULT {fault}", flush=True)
     return Run(version=version, tallies=tallies, seconds=time.monotonic() - began)
 
 
