@@ -62,13 +62,14 @@ async def _page(store: GatewayStore, query: DeadQuery, owner: str | None) -> Dea
     openapi_extra=body(RedriveBody, required=False),
 )
 async def redrive_dead_jobs(request: Request) -> Response:
-    """Queue dead jobs again, oldest first, as new jobs linked to the old, each with a new budget."""
+    """Queue dead jobs again, oldest first, as new jobs linked to the old, each with a new budget.
+
+    Asked for the same `ids` again, it queues nothing twice and gives the same new jobs."""
     gateway, caller = gateway_of(request), caller_of(request)
     order = read_redrive(await read_body(request, gateway.settings.max_body_bytes))
     gateway.must_be_trusted()
     redriven = await gateway.store.redrive(
-        # Naming a job twice must not queue it twice.
-        ids=None if order.ids is None else list(dict.fromkeys(order.ids)),
+        ids=order.ids,
         cause=order.cause,
         limit=order.limit,
         dry_run=order.dry_run,

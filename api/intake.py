@@ -123,7 +123,7 @@ class MockBody(_Body):
 
 
 class RedriveBody(_Body):
-    """Neither `ids` nor `cause` means every dead job, up to `limit`."""
+    """Neither `ids` nor `cause` means every dead job, up to `limit`; of `ids`, the first `limit` count."""
 
     ids: Annotated[list[JobId], Field(min_length=1, max_length=MAX_REDRIVE)] | None = None
     cause: Annotated[Cause, Field(strict=False)] | None = None

@@ -64,7 +64,8 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redriven:
-    #: (dead job id, new job id) in order; with dry_run the new id is "".
+    #: (dead job id, new job id): those queued now, oldest first, then those queued before. With dry_run only
+    #: what would be queued now, and the new id is "".
     jobs: tuple[tuple[str, str], ...]
     #: Dead jobs that matched and have no request left to repeat.
     unusable: tuple[str, ...]
@@ -130,8 +131,10 @@ class GatewayStore(Protocol):
     ) -> Redriven:
         """Queue dead jobs again as new jobs with a new budget, oldest first.
 
-        `ids` are job ids. Neither ids nor cause means all, up to limit. What would go beyond an owner's
-        `max_open` stays where it is. Raises StoreFull, and OwnerFull when that is everything."""
+        `ids` are job ids, of which the first `limit` count; those that were queued again before are told
+        once more, for as long as results are kept. Neither ids nor cause means all, up to limit. What would
+        go beyond an owner's `max_open` stays where it is. Raises StoreFull, and OwnerFull when that is
+        everything."""
         ...
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -26,10 +27,11 @@ PAGE = 20
 class _Chosen:
     """What a redrive needs of a dead letter: not its request, of which a thousand may be large."""
 
-    cursor: str
     job_id: str
-    expires_in: int | None
-    stream: bool
+    #: "" when there is none, or none any more.
+    cursor: str = ""
+    expires_in: int | None = None
+    stream: bool = False
 
 
 class DeadLetterPart:
@@ -62,7 +64,8 @@ class DeadLetterPart:
         owner: str | None = None,
         max_open: int = 0,
     ) -> Redriven:
-        wanted = None if ids is None else frozenset(ids)
+        # The first ones, so that whoever asks again asks for the same ones.
+        wanted = None if ids is None else dict.fromkeys(islice(dict.fromkeys(ids), limit))
         chosen: list[_Chosen] = []
         unusable: list[str] = []
         async for letter in self._dead_from_oldest():
@@ -76,27 +79,34 @@ class DeadLetterPart:
                 unusable.append(letter.job_id)
             else:
                 expires_in = records.milliseconds(letter.request.expires_in_s)
-                chosen.append(_Chosen(letter.cursor, letter.job_id, expires_in, letter.request.stream))
+                chosen.append(_Chosen(letter.job_id, letter.cursor, expires_in, letter.request.stream))
         if dry_run:
             pairs = [(letter.job_id, "") for letter in chosen]
         else:
-            pairs = await self._revive(chosen, max_open)
+            found = {*unusable, *(letter.job_id for letter in chosen)}
+            # Those named that have no letter may have been queued before.
+            chosen += [_Chosen(job_id) for job_id in wanted or () if job_id not in found]
+            pairs = await self._revive(chosen, owner, max_open)
         return Redriven(jobs=tuple(pairs), unusable=tuple(unusable))
 
-    async def _revive(self, letters: Sequence[_Chosen], max_open: int) -> list[tuple[str, str]]:
+    async def _revive(
+        self, letters: Sequence[_Chosen], owner: str | None, max_open: int
+    ) -> list[tuple[str, str]]:
         """Raises OwnerFull when there is no room for any."""
-        new = [new_job_id() for _ in letters]
-        items = [
-            (letter.cursor, job_id, letter.expires_in, letter.stream)
-            for letter, job_id in zip(letters, new, strict=True)
-        ]
-        words = await self._durable.redrive(
-            recent_max=self._settings.recent_max, max_open=max_open, letters=items
+        answers = await self._durable.redrive(
+            recent_max=self._settings.recent_max,
+            max_open=max_open,
+            asking=records.encode_text(owner) if owner else b"",
+            letters=[
+                (letter.cursor, letter.job_id, new_job_id(), letter.expires_in, letter.stream)
+                for letter in letters
+            ],
         )
+        words = {word for word, _ in answers}
         if "owner_full" in words and "queued" not in words:
             raise OwnerFull(max_open, max_open)
-        revived = zip(letters, new, words, strict=True)
-        return [(letter.job_id, job_id) for letter, job_id, word in revived if word == "queued"]
+        revived = zip(letters, answers, strict=True)
+        return [(letter.job_id, new) for letter, (word, new) in revived if word == "queued"]
 
     async def _dead_from_oldest(self) -> AsyncGenerator[DeadLetter, None]:
         start = "-"

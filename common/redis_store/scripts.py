@@ -89,14 +89,21 @@ class Scripts:
         return _words(await self._calls.run("cancel", *self._keep.head, job_id))
 
     async def redrive(
-        self, *, recent_max: int, max_open: int, letters: Sequence[tuple[str, str, int | None, bool]]
-    ) -> list[str]:
-        """`letters`: dead letter id, new job id, expires_in, stream."""
+        self,
+        *,
+        recent_max: int,
+        max_open: int,
+        asking: bytes,
+        letters: Sequence[tuple[str, str, str, int | None, bool]],
+    ) -> list[tuple[str, str]]:
+        """`letters`: dead letter id, dead job id, new job id, expires_in, stream. Each answer: a word, and
+        the new job's id with `queued`."""
         items = [
-            (letter, new, "" if ms is None else ms, "1" if stream else "")
-            for letter, new, ms, stream in letters
+            (letter, old, new, "" if ms is None else ms, "1" if stream else "")
+            for letter, old, new, ms, stream in letters
         ]
-        return await self._variadic.run("redrive", (recent_max, max_open), items, _word, "gone")
+        head = (recent_max, max_open, self._keep.result_ttl, asking)
+        return await self._variadic.run("redrive", head, items, _revived, ("gone", ""))
 
     # ---- worker
 
@@ -235,6 +242,11 @@ def _word(reply: object) -> str:
 
 def _words(reply: object) -> list[str]:
     return [word.decode() for word in cast(list[bytes], reply)]
+
+
+def _revived(reply: object) -> tuple[str, str]:
+    word, *new = _words(reply)
+    return word, "".join(new)
 
 
 def _begun(reply: list[Any]) -> Begun:

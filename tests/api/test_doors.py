@@ -197,6 +197,9 @@ async def test_dead_letters_are_shown_to_their_name_and_redriven_by_it(
     [again] = (await ann.post("/v1/dlq/redrive")).json()["jobs"]
     assert again["job_id"] == mine["job_id"]
     assert (await ann.get(f"/v1/jobs/{again['new_job_id']}")).status_code == 200
+    order = {"ids": [mine["job_id"]]}
+    assert (await ann.post("/v1/dlq/redrive", json=order)).json()["jobs"] == [again]
+    assert (await ben.post("/v1/dlq/redrive", json=order)).json()["jobs"] == []
     assert (await ben.get("/v1/dlq")).json()["jobs"] == [theirs]
 
 

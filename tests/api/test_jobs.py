@@ -248,6 +248,7 @@ class TestDeadLetters:
         assert (new["status"], new["attempt"], new["redrive_of"]) == ("queued", 0, old)
         assert (await show(client, old))["status"] == "failed"
         assert (await client.get("/v1/dlq")).json()["jobs"] == []
+        assert (await client.post("/v1/dlq/redrive", json={"ids": [old]})).json() == report
 
     async def test_by_cause_and_limit_oldest_first(
         self, client: httpx.AsyncClient, gateway: Store, worker: Worker

@@ -110,12 +110,12 @@ class Stage:
         await self.worker.fail(lease, retry_in=None)
         return (await self.gateway.list_dead())[0].cursor
 
-    def redrive(self, letter: str, max_open: int = 0) -> Call:
-        letters = [(letter, NEW_ID, HOUR, True)]
-        return lambda: self.scripts.redrive(recent_max=10, max_open=max_open, letters=letters)
+    def redrive(self, letter: str, max_open: int = 0, asking: bytes = b"") -> Call:
+        letters = [(letter, DEAD_ID, NEW_ID, HOUR, True)]
+        return lambda: self.scripts.redrive(recent_max=10, max_open=max_open, asking=asking, letters=letters)
 
 
-NEW_ID, SUBMIT_ID = new_job_id(), new_job_id()
+DEAD_ID, NEW_ID, SUBMIT_ID = new_job_id(), new_job_id(), new_job_id()
 Prepare = Callable[[Stage], Awaitable[Call]]
 SCENARIOS: dict[tuple[str, str], Prepare] = {}
 

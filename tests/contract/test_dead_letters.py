@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any, cast
 
 import pytest
+from redis.asyncio import Redis
 
 from common.job import Cause, JobStatus
 from common.store import DeadLetter, Settled, Store
 from tests.requests import submission, submit
+from tests.waiting import wait_until
 from tests.workers import Worker
 
 
@@ -110,6 +114,57 @@ async def test_a_redrive_by_id_takes_those_alone(gateway: Store, worker: Worker)
     assert [old for old, _ in redriven.jobs] == [dead[1], dead[3]]
     assert ids(await gateway.list_dead()) == [dead[2], dead[0]]
     assert (await gateway.redrive(ids=[])).jobs == ()
+
+
+async def test_a_redrive_by_id_that_is_repeated_tells_the_same_new_jobs(
+    gateway: Store, worker: Worker
+) -> None:
+    """P4: a client that lost the answer asks again, whatever has become of the new jobs meanwhile."""
+    dead = [await kill(gateway, worker) for _ in range(4)]
+    first = await gateway.redrive(ids=[dead[2], dead[0], dead[3]], limit=2)
+    assert sorted(old for old, _ in first.jobs) == [dead[0], dead[2]]
+    new = dict(first.jobs)
+    assert dict((await gateway.redrive(ids=[dead[2], dead[0], dead[3]], limit=2)).jobs) == new
+    await worker.run(new[dead[0]])
+    await worker.fail(await worker.lease(new[dead[2]]), retry_in=None)
+    again = await gateway.redrive(ids=[dead[1], dead[2], dead[0]])
+    assert again.jobs[0][0] == dead[1]
+    assert dict(again.jobs[1:]) == new
+    assert (await gateway.depth()).submitted == 4 + 3
+    assert (await gateway.redrive(ids=[dead[0], dead[3]], dry_run=True)).jobs == ((dead[3], ""),)
+
+
+async def test_two_redrives_of_one_dead_job_at_once_make_one_new_job(gateway: Store, worker: Worker) -> None:
+    dead = await kill(gateway, worker)
+    reports = await asyncio.gather(*(gateway.redrive(ids=[dead]) for _ in range(8)))
+    assert len({report.jobs for report in reports}) == 1
+    assert (await gateway.depth()).submitted == 2
+
+
+@pytest.mark.vandal
+async def test_a_second_letter_of_one_dead_job_makes_no_second_new_job(
+    gateway: Store, worker: Worker, raw: Redis, namespace: str
+) -> None:
+    dead = await kill(gateway, worker)
+    ((_, fields),) = cast(list[Any], await raw.xrange(f"{namespace}:dlq"))
+    await raw.xadd(f"{namespace}:dlq", fields)
+    ((_, new), (_, same)) = (await gateway.redrive()).jobs
+    assert new == same
+    assert (await gateway.depth()).submitted == 2
+    assert dead not in ids(await gateway.list_dead())
+
+
+@pytest.mark.settings(result_ttl_s=1, idempotency_ttl_s=1)
+async def test_what_was_redriven_is_known_for_as_long_as_results_are_kept(
+    gateway: Store, worker: Worker
+) -> None:
+    dead = await kill(gateway, worker)
+    assert len((await gateway.redrive(ids=[dead])).jobs) == 1
+
+    async def forgotten() -> bool:
+        return not (await gateway.redrive(ids=[dead])).jobs
+
+    await wait_until(forgotten)
 
 
 async def test_a_redrive_by_cause_takes_those_alone(gateway: Store, worker: Worker) -> None:

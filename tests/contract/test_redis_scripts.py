@@ -16,7 +16,7 @@ from common.redis_store.calls import Calls
 from common.redis_store.scripts import Scripts
 from common.redis_store.wire import Wire
 from common.store import Store
-from tests.contract.scripts import KEEP, NEW_ID, SCENARIOS, SUBMIT_ID, Stage, word_of
+from tests.contract.scripts import DEAD_ID, KEEP, NEW_ID, SCENARIOS, SUBMIT_ID, Stage, word_of
 from tests.keyspace import dump, keys_of
 from tests.processes import Processes
 from tests.twice import COUNTING
@@ -131,13 +131,14 @@ def test_every_script_that_writes_is_covered() -> None:
 #: Part of a key's name that stands for all keys of its kind.
 KINDS = [
     "jobs", "dlq", "recent", "retries", "deadlines", "counts", "owners", "scale", "scale:log", "workers",
-    "job:*", "result:*", "tokens:*", "idem:*", "worker:*", "lock:*",
+    "job:*", "result:*", "tokens:*", "idem:*", "redriven:*", "worker:*", "lock:*",
 ]  # fmt: skip
 
 
 def made_by_the_call(namespace: str) -> set[str]:
     """Keys that are not there yet and that some call would make."""
     names = ["scale", "scale:log", "owners", "lock:sweep", "worker:worker-2", "idem:ann:k"]
+    names.append(f"redriven:{DEAD_ID}")
     ids = [f"{kind}:{job_id}" for kind in ("job", "result", "tokens") for job_id in (NEW_ID, SUBMIT_ID)]
     return {f"{namespace}:{name}" for name in (*names, *ids)}
 

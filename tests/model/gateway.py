@@ -182,7 +182,7 @@ class GatewaySteps(Steps):
         oldest_first = [letter.job_id for letter in reversed(letters)]
         wanted: dict[str, Any] = {}
         if by == "ids":
-            wanted["ids"] = oldest_first[::2]
+            wanted["ids"] = [*oldest_first[::2], *list(self.model.redriven)[-1:]]
         if by == "cause":
             wanted["cause"] = cause
         chosen = [
@@ -191,15 +191,21 @@ class GatewaySteps(Steps):
             if dead in wanted.get("ids", [dead])
             and self.model.dead[dead] is wanted.get("cause", self.model.dead[dead])
         ][:limit]
-        redriven = self.world.run(self.gateway.redrive(**wanted, limit=limit, dry_run=dry_run))
-        assert [old for old, _ in redriven.jobs] == chosen
+        repeats = [dead for dead in wanted.get("ids", [])[:limit] if dead not in chosen and not dry_run]
+        redriven, now = self.world.timed(self.gateway.redrive(**wanted, limit=limit, dry_run=dry_run))
+        jobs = dict(redriven.jobs)
+        assert [old for old, _ in redriven.jobs][: len(chosen)] == chosen
+        assert set(jobs) <= {*chosen, *repeats}
         assert not redriven.unusable
-        for old, new in redriven.jobs:
-            assert dry_run == (new == "")
+        for old in repeats:
+            new, known = self.model.redriven_as(old, now)
+            assert (jobs.get(old) == new) in known
+        for old in chosen:
+            assert dry_run == (jobs[old] == "")
             if not dry_run:
-                self._redriven(self.model.jobs[old], new)
+                self._redriven(self.model.jobs[old], jobs[old], now)
 
-    def _redriven(self, old: ModelJob, new: str) -> None:
+    def _redriven(self, old: ModelJob, new: str, now: Instant) -> None:
         seen = self.world.run(self.gateway.get(new))
         assert (seen.redrive_of, seen.owner) == (old.job_id, OWNER)
         assert (seen.deadline_at is None) == (old.request.expires_in_s is None)
@@ -208,4 +214,5 @@ class GatewaySteps(Steps):
             ms = round(seen.deadline_at.timestamp() * 1000)
             deadline = Instant(ms, ms)
         del self.model.dead[old.job_id]
+        self.model.redriven[old.job_id] = (new, now)
         self.model.accept(replace(ModelJob(new, old.request), deadline=deadline, origin=old.job_id))

@@ -26,6 +26,8 @@ class Lifecycle:
         self.keys: dict[str, str] = {}
         #: Dead job -> its cause.
         self.dead: dict[str, Cause] = {}
+        #: Dead job that was queued again -> the new job, and when.
+        self.redriven: dict[str, tuple[str, Instant]] = {}
         #: Counts of what ended and was accepted, of jobs whose results are gone too.
         self.submitted = 0
         self.ended = dict.fromkeys((status for status in JobStatus if status.terminal), 0)
@@ -53,6 +55,11 @@ class Lifecycle:
             return job, frozenset({job is not None})
         forgotten = ran_out(job.ended_at, min(self.key_ttl_ms, self.result_ttl_ms), now)
         return job, frozenset(not yes for yes in forgotten)
+
+    def redriven_as(self, dead: str, now: Instant) -> tuple[str, frozenset[bool]]:
+        """The job that a dead one was queued again as, and whether that is still remembered."""
+        new, at = self.redriven[dead]
+        return new, frozenset(not yes for yes in ran_out(at, self.result_ttl_ms, now))
 
     def takeable(self, job: ModelJob, by: Holder, now: Instant) -> frozenset[bool]:
         """Whether a running job may be begun again: a lost lease, or one's own from before a restart."""
