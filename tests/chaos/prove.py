@@ -13,8 +13,6 @@ import tempfile
 import time
 from pathlib import Path
 
-import uvloop
-
 from tests.chaos.campaign import Tally, record, try_all
 from tests.chaos.results import Run, version_of, write
 from tests.chaos.scenarios import SCENARIOS
@@ -68,8 +66,7 @@ def main() -> int:
             server = ServerProcess(name, binary, Path(folder), durable=True, appendfsync="always")
             server.start()
             try:
-                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                    runs.append(runner.run(prove(server, words)))
+                runs.append(asyncio.run(prove(server, words)))
             finally:
                 server.stop()
         print(runs[-1].summary, flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import uuid4
@@ -71,7 +72,7 @@ async def run_trial(stage: Stage, point: Point) -> Passed:
     except TimeoutError:
         raise Fault(f"{point}: no end within {WITHIN_S} s\n{trial.logs()}") from None
     except Exception as error:
-        what = error if isinstance(error, Fault) else repr(error)
+        what = error if isinstance(error, Fault) else "".join(traceback.format_exception(error))
         raise Fault(f"{point}: {what}\n{trial.logs()}") from error
     finally:
         await clear(stage.server, trial.namespace)

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+import socket
+import struct
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
 
 import httpx
 import pytest
+import uvloop
 
 from common.job import Cause, JobRequest, JobStatus, Outcome, Usage
 from common.settings import Settings
@@ -243,6 +249,54 @@ async def test_an_engine_that_is_not_there_was_not_asked(engine: Engine, backend
 
 
 # ---------------------------------------------------------------- readiness
+
+
+def test_an_engine_that_resets_connections_as_they_are_made_is_not_there() -> None:
+    """As a worker runs: under uvloop, and busy, so that the reset is there before the connection is used."""
+
+    async def tried(port: int) -> set[type[Exception]]:
+        backend = VllmBackend(Settings.model_validate({"vllm_url": f"http://127.0.0.1:{port}/v1"}))
+        seen: set[type[Exception]] = set()
+
+        async def keep_busy() -> None:
+            while True:
+                time.sleep(0.001)  # noqa: ASYNC251
+                await asyncio.sleep(0)
+
+        busy = asyncio.create_task(keep_busy())
+        for _ in range(50):
+            assert not await backend.ready()
+            try:
+                await answer(backend, JobRequest(prompt="p", model="m"))
+            except (Unreachable, BrokenStream) as error:
+                seen.add(type(error))
+        busy.cancel()
+        await backend.aclose()
+        return seen
+
+    with resetting() as port, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert Unreachable in runner.run(tried(port))
+
+
+@contextmanager
+def resetting() -> Generator[int]:
+    """The port of a server that resets each connection at once."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    connection.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 async def test_it_is_ready_when_healthy_and_serving(engine: Engine, backend: VllmBackend) -> None:

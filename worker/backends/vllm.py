@@ -28,6 +28,17 @@ PROBE = httpx.Timeout(CONNECT_S)
 LONGEST_ERROR_BODY = 64 << 10
 
 
+class _Transport(httpx.AsyncHTTPTransport):
+    """An engine may reset a connection as it is made. uvloop has closed it by then, and in httpcore's next
+    question about it anyio finds no socket: an AttributeError, before anything was sent."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        try:
+            return await super().handle_async_request(request)
+        except AttributeError as error:
+            raise httpx.ConnectError("reset as it was made", request=request) from error
+
+
 class VllmBackend:
     def __init__(self, settings: Settings) -> None:
         base = settings.vllm_url.rstrip("/")
@@ -42,9 +53,11 @@ class VllmBackend:
         self._client = httpx.AsyncClient(
             headers={"Authorization": f"Bearer {key}"} if key else None,
             timeout=CALL,
-            limits=httpx.Limits(max_connections=None, keepalive_expiry=KEEPALIVE_S),
             # Proxy variables and ~/.netrc of the machine are no settings of ours.
             trust_env=False,
+            transport=_Transport(
+                trust_env=False, limits=httpx.Limits(max_connections=None, keepalive_expiry=KEEPALIVE_S)
+            ),
         )
 
     async def generate(self, request: JobRequest, attempt: int) -> AsyncGenerator[str | Completion, None]:
