@@ -90,27 +90,28 @@ class Api:
         return await self._call(Accepted, "POST", "/v1/jobs", body=body)
 
     async def job(self, job_id: str, wait: timedelta = timedelta(0)) -> Reply[JobRecord]:
-        """The job once it has ended, or as it stands when `wait` is over."""
+        """The job once it has ended, or as it stands when `wait` is over.
+
+        Who waits does so over restarts of the API and its store."""
         deadline = time.monotonic() + wait.total_seconds()
+        patience = Patience()
         while True:
             left = deadline - time.monotonic()
             query = {"wait": round(min(left, POLL.total_seconds()), 3)} if left > 0 else {}
-            reply = await self._call(JobRecord, "GET", f"/v1/jobs/{job_id}", query=query)
+            try:
+                reply = await self._call(JobRecord, "GET", f"/v1/jobs/{job_id}", query=query)
+            except (ApiUnreachable, ApiRefused) as error:
+                if left <= 0:
+                    raise
+                await patience.after(error)
+                continue
+            patience.renew()
             if reply.value.ended or left <= POLL.total_seconds():
                 return reply
 
     async def ended(self, job_id: str) -> Reply[JobRecord]:
-        """The job once it has ended, however long that takes, over restarts of the API and its store."""
-        patience = Patience()
-        while True:
-            try:
-                reply = await self.job(job_id, POLL)
-            except (ApiUnreachable, ApiRefused) as error:
-                await patience.after(error)
-                continue
-            patience.renew()
-            if reply.value.ended:
-                return reply
+        """The job once it has ended, however long that takes."""
+        return await self.job(job_id, timedelta.max)
 
     async def cancel(self, job_id: str) -> Reply[JobRecord]:
         return await self._call(JobRecord, "DELETE", f"/v1/jobs/{job_id}")

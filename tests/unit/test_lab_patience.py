@@ -126,6 +126,10 @@ async def waiting(api: Api) -> bool:
     return (await api.ended("j")).value.succeeded
 
 
+async def getting(api: Api) -> bool:
+    return (await api.job("j", timedelta(seconds=20))).value.succeeded
+
+
 async def watching(api: Api) -> bool:
     screen = Screen(Console(file=StringIO()), states=True)
     return (await follow(api, "j", screen, as_json=False)).succeeded
@@ -139,7 +143,7 @@ async def ids(api: Api) -> list[str]:
     return [event.id async for event in api.events("j")]
 
 
-@pytest.mark.parametrize("wait", [waiting, watching, loading])
+@pytest.mark.parametrize("wait", [waiting, getting, watching, loading])
 async def test_a_wait_whose_rate_is_used_up_comes_back_after_the_time_it_was_told(
     wait: Callable[[Api], Awaitable[bool]],
 ) -> None:
@@ -171,6 +175,18 @@ async def test_a_submit_that_finds_the_queue_full_is_refused_at_once() -> None:
     async with serving(in_turn(RATE_EXCEEDED, ACCEPTED)) as (stub, api):
         with pytest.raises(ApiRefused, match="429: too many requests"):
             await api.submit({"prompt": "x"})
+    assert len(stub.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("sent", "error"),
+    [(RATE_EXCEEDED, ApiRefused), (AWAY, ApiRefused), (b"", ApiUnreachable)],
+    ids=["rate used up", "store away", "no answer"],
+)
+async def test_who_does_not_wait_is_told_at_once(sent: bytes, error: type[Exception]) -> None:
+    async with serving(in_turn(sent, job())) as (stub, api):
+        with pytest.raises(error):
+            await api.job("j")
     assert len(stub.requests) == 1
 
 
@@ -225,10 +241,11 @@ async def test_events_of_which_no_more_will_come_end() -> None:
     ("follower", "answers"),
     [
         (waiting, (b"", AWAY, job())),
+        (getting, (b"", AWAY, job())),
         (watching, (events(), AWAY, events(1, 2, 3, 4), job())),
         (watching, (events(whole=False), AWAY, events(1, 2, 3, 4), job())),
     ],
-    ids=["poll broken off", "stream ended", "stream broken off"],
+    ids=["poll broken off", "question broken off", "stream ended", "stream broken off"],
 )
 async def test_patience_begins_with_the_outage_and_not_with_the_wait_before_it(
     follower: Callable[[Api], Awaitable[bool]], answers: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch
@@ -250,7 +267,7 @@ async def test_a_stream_without_an_event_ends_an_outage(whole: bool, monkeypatch
 @pytest.mark.parametrize(
     ("sent", "error"), [(AWAY, ApiRefused), (b"", ApiUnreachable)], ids=["store away", "no answer"]
 )
-@pytest.mark.parametrize("follower", [waiting, watching])
+@pytest.mark.parametrize("follower", [waiting, getting, watching])
 async def test_patience_ends(
     follower: Callable[[Api], Awaitable[bool]],
     sent: bytes,
