@@ -27,12 +27,12 @@ STEP = 5
 
 
 class DeadQuery(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 50
     """At most so many; fewer, with a `next`, where requests are large."""
-    #: The `next` of the page before.
     before: Cursor | None = None
+    """The `next` of the page before."""
 
 
 @router.get("", response_model=DeadPage, responses=errors(422, 503))

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from api.drain import rough
 from api.shapes import Instant, instant, instant_or_null
 from common.fleet import Backlog, Reason, ScaleChange, ScaleView
+
+DRAIN_RATE = (
+    "Jobs ended per second while there was work, over the last minute; null before anything is known."
+)
+REASONS = """Why the desired count is what it is. `start`: the first decision. `backlog_up`: more work than
+the workers hold. `wake`: work, and nobody there. `steady`: as many as are wanted. `hold_busy`: fewer
+would do, but work is in flight. `hold_window`: fewer would do, but it has not been quiet for long
+enough. `scale_down`: it has. `clamped`: new limits. `unknown_input`: the backlog is not known, and
+the last decision stands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +37,7 @@ class Stats:
     unaccounted: int
     lag: int | None
     pending: int | None
-    #: Jobs ended per second while there was work, over the last minute; null before anything is known.
-    drain_rate: float | None
+    drain_rate: Annotated[float | None, Field(description=DRAIN_RATE)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +59,7 @@ class Scale:
     retrying: int | None
     min: int | None
     max: int | None
-    reason: Reason | None
+    reason: Annotated[Reason | None, Field(description=REASONS)]
     updated_at: Instant | None
     age_s: float | None
     stale: bool

@@ -84,20 +84,23 @@ class JobBody(_Body):
     """Exactly one of `prompt` and `messages`."""
 
     prompt: Text | None = None
+    """What the model is asked, as one text."""
     messages: Annotated[list[Message], Field(min_length=1)] | None = None
     """As in the chat-completions API; each has a `role`."""
     model: Name | None = None
+    """Which model; the backend's own when left out."""
     params: dict[str, Any] | None = None
     """Passed to the model as they are. `mock` steers the mock backend."""
     idempotency_key: Key | None = None
     """The same key gives the same job. May also come as the header `Idempotency-Key`."""
     timeout_s: Annotated[float, Field(ge=0.001, le=MAX_ATTEMPT_S)] | None = None
-    """Seconds one attempt may take."""
+    """Seconds one attempt may take; an attempt over it is tried again, like one that failed."""
     expires_in_s: Annotated[float, Field(ge=0.001, le=MAX_LIFE_S)] | None = None
-    """Seconds the whole job may take."""
+    """Seconds the whole job may take, waits and retries included; then it ends `expired`."""
     stream: bool = False
     """Keep state changes and chunks, and show them as events while the job runs."""
     metadata: Metadata | None = None
+    """Yours: kept with the job and shown with it; nothing reads it."""
 
     def request(self) -> JobRequest:
         return JobRequest(
@@ -116,8 +119,11 @@ class MockBody(_Body):
     """`params.mock`: what the mock backend is to do with this job."""
 
     latency_ms: Annotated[float, Field(ge=0, le=MAX_MOCK_LATENCY_MS)] | None = None
+    """How long it takes to answer."""
     tokens: Annotated[int, Field(ge=0, le=MAX_MOCK_TOKENS)] | None = None
+    """Words of the answer: those of the prompt, over and over; left out, as many as it has."""
     fail: Literal["error", "permanent", "hang", "exit"] | None = None
+    """An error that is tried again, one that is not, no answer at all, or the death of the worker."""
     fail_attempts: Annotated[int, Field(ge=0)] | None = None
     """How many attempts fail; all when left out."""
 
@@ -126,10 +132,13 @@ class RedriveBody(_Body):
     """Neither `ids` nor `cause` means every dead job, up to `limit`; of `ids`, the first `limit` count."""
 
     ids: Annotated[list[JobId], Field(min_length=1, max_length=MAX_REDRIVE)] | None = None
+    """Only these dead jobs."""
     cause: Annotated[Cause, Field(strict=False)] | None = None
     """Only jobs that failed of this."""
     limit: Annotated[int, Field(ge=1, le=MAX_REDRIVE)] = 100
+    """At most so many."""
     dry_run: bool = False
+    """Only tell what would be queued again."""
 
 
 def read_job(body: bytes, header_key: str | None, *, mock_faults: bool) -> tuple[JobRequest, str | None]:

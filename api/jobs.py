@@ -137,12 +137,12 @@ def _header_key(request: Request) -> str | None:
 
 
 class _Query(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
 class LookQuery(_Query):
-    #: Seconds to wait for the job's end; the job as it stands when they are over.
     wait: Annotated[float, Field(ge=0, le=MAX_WAIT_S, allow_inf_nan=False)] = 0
+    """Seconds to wait for the job's end; the job as it stands when they are over."""
 
 
 @router.get("/{job_id}", response_model=JobView, responses=errors(404, 410, 422, 503))
@@ -159,9 +159,11 @@ async def get_job(request: Request, job_id: KnownJobId, query: Annotated[LookQue
 
 class ListQuery(_Query):
     status: JobStatus | None = None
+    """Only jobs in this state."""
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 50
-    #: A job id: only jobs older than this one.
+    """At most so many."""
     before: JobId | None = None
+    """The `next` of the page before: only jobs older than this one."""
 
 
 @router.get("", response_model=JobPage, responses=errors(422, 503))
@@ -197,7 +199,7 @@ async def cancel_job(request: Request, job_id: KnownJobId) -> Response:
 async def follow_job(
     request: Request,
     job_id: KnownJobId,
-    last_event_id: Annotated[Cursor | None, Header()] = None,
+    last_event_id: Annotated[Cursor | None, Header(description="The last event that was seen.")] = None,
 ) -> Response:
     """The job's events, after `Last-Event-ID` if given."""
     leave_untimed(request.scope)

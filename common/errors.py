@@ -31,7 +31,7 @@ class StoreFull(StoreUnavailable):
 
 
 class NotDurable(StoreUnavailable):
-    """The job may be queued, but is not known to be safe: submit again with the same idempotency key."""
+    """The job may be queued, but no disk or replica has confirmed it: submit again under the same key."""
 
 
 class StoreRefused(StoreError):

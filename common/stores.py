@@ -21,5 +21,5 @@ def open_store(settings: Settings) -> Store:
     match url.scheme:
         case "redis" | "rediss" | "unix":
             return RedisStore(settings)
-        case scheme:
-            raise SettingsError(f"IWL_REDIS_URL: no store speaks {scheme!r} (redis, rediss, unix)")
+        case _:
+            raise SettingsError("IWL_REDIS_URL: give a URL that begins with redis://, rediss:// or unix://")

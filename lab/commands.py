@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -12,6 +12,7 @@ import msgspec
 import typer
 from rich.console import Console
 
+from common.errors import LabError
 from common.job import JobStatus
 from common.settings import load_client_settings
 from lab import load as loading
@@ -79,9 +80,22 @@ def nested(params: list[str]) -> dict[str, object]:
     return root
 
 
-def print_lines(lines: list[str]) -> None:
+def print_lines(lines: list[str], *, none: str) -> None:
+    """`none` tells a person that there are none; a program behind a pipe gets no line."""
     for line in lines:
         print(line)
+    if not lines:
+        err.print(none, style="dim")
+
+
+@contextmanager
+def _goes_on(what: str, commands: str) -> Generator[None]:
+    """Tells who stops waiting, or has to, how to find again what goes on without them."""
+    try:
+        yield
+    except (asyncio.CancelledError, LabError):
+        err.print(f"\n{what} goes on: {commands}", style="dim")
+        raise
 
 
 @app.command(epilog=EXITS)
@@ -113,12 +127,13 @@ def submit(
     async def work(api: Api) -> Exit:
         accepted = await api.submit(body)
         job_id = accepted.value.job_id
-        if stream:
-            return _ended(await follow(api, job_id, Screen(err, states=False), as_json=as_json))
-        if wait:
-            reply = await api.ended(job_id)
-            _print_result(reply.value) if not as_json else print(reply.raw)
-            return _ended(reply.value)
+        with _goes_on(job_id, f"iwl watch {job_id}, iwl cancel {job_id}"):
+            if stream:
+                return _ended(await follow(api, job_id, Screen(err, states=False), as_json=as_json))
+            if wait:
+                reply = await api.ended(job_id)
+                _print_result(reply.value) if not as_json else print(reply.raw)
+                return _ended(reply.value)
         print(accepted.raw if as_json else job_id)
         return Exit.OK
 
@@ -161,7 +176,7 @@ def list_jobs(
 
     async def work(api: Api) -> Exit:
         reply = await api.jobs(status, limit, before)
-        print_lines([reply.raw] if as_json else job_lines(reply.value))
+        print_lines([reply.raw] if as_json else job_lines(reply.value), none="no jobs")
         if reply.value.next and not as_json:
             err.print(f"more: --before {reply.value.next}", style="dim")
         return Exit.OK
@@ -225,4 +240,9 @@ def load(
 ) -> None:
     """Submit many jobs, wait for all, and show throughput and latency."""
     plan = loading.Load(jobs=jobs, concurrency=concurrency, prompt=prompt, latency_ms=latency_ms)
-    call(lambda api: loading.load(api, plan, as_json=as_json))
+
+    async def work(api: Api) -> Exit:
+        with _goes_on("what was submitted", "iwl list"):
+            return await loading.load(api, plan, as_json=as_json)
+
+    call(work)

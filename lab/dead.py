@@ -35,7 +35,7 @@ def list_dead(
         else:
             raw = await _of_cause(api, cause, limit, before)
         page = msgspec.json.decode(raw, type=DeadPage)
-        print_lines([raw] if as_json else dead_lines(page))
+        print_lines([raw] if as_json else dead_lines(page), none="no dead jobs")
         if page.next and not as_json:
             err.print(f"more: --before {page.next}", style="dim")
         return Exit.OK
@@ -69,11 +69,16 @@ def redrive(
 ) -> None:
     """Queue dead jobs again as new jobs: those named, those of a cause, or all."""
     if bool(ids) + bool(cause) + everything != 1:
-        raise typer.BadParameter("name dead jobs, or a --cause, or --all", param_hint="ID")
+        raise typer.BadParameter("name dead jobs, or give --cause, or --all: one of them", param_hint="ID")
 
     async def work(api: Api) -> Exit:
         reply = await api.redrive(ids=ids or [], cause=cause, limit=limit, dry_run=dry_run)
-        print_lines([reply.raw] if as_json else redrive_lines(reply.value))
-        return Exit.FAILED if reply.value.unusable else Exit.OK
+        report = reply.value
+        done = {*report.unusable, *(job.job_id for job in report.jobs)}
+        left = [job_id for job_id in dict.fromkeys(ids or []) if job_id not in done]
+        print_lines(
+            [reply.raw] if as_json else redrive_lines(report, left), none="no dead jobs to queue again"
+        )
+        return Exit.FAILED if report.unusable or left else Exit.OK
 
     call(work)

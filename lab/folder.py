@@ -18,7 +18,8 @@ class Folder:
 
     def __init__(self, named: Path | None) -> None:
         """Raises SettingsError when the folder cannot be used."""
-        self._fresh = named is None
+        #: Whether it goes with the lab.
+        self.fresh = named is None
         try:
             self.path = Path(tempfile.mkdtemp(prefix="iwl-")) if named is None else named.resolve()
             self.path.mkdir(parents=True, exist_ok=True)
@@ -47,7 +48,7 @@ class Folder:
 
     def close(self) -> None:
         self._lock.close()
-        if self._fresh:
+        if self.fresh:
             shutil.rmtree(self.path, ignore_errors=True)
 
 

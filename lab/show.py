@@ -91,7 +91,8 @@ def dead_lines(page: DeadPage) -> list[str]:
     ]
 
 
-def redrive_lines(report: RedriveReport) -> list[str]:
-    """One dead job a line, then the id of the job that repeats it."""
+def redrive_lines(report: RedriveReport, left: Iterable[str]) -> list[str]:
+    """One dead job a line, then the id of the job that repeats it. `left` were named and stay as they are."""
     lines = [f"{job.job_id} -> {job.new_job_id or 'would be queued again'}" for job in report.jobs]
-    return lines + [f"{job_id}    its request is gone" for job_id in report.unusable]
+    lines += [f"{job_id}    not queued: its request is gone" for job_id in report.unusable]
+    return lines + [f"{job_id}    not queued: no dead job, over the limit, or no room" for job_id in left]

@@ -79,6 +79,8 @@ class System:
             "max_workers": str(plan.workers),
         }
         self.settings: Settings = load_settings(**self._overrides)
+        if self.server_port is not None and self.settings.durability is Durability.REPLICA:
+            raise SettingsError("IWL_DURABILITY=replica: the embedded server has none; give --redis-url.")
         self.api = f"http://{_reachable(host)}:{port}"
         self._store: Store = open_store(self.settings)
         self.folder = Folder(plan.data)

@@ -22,6 +22,8 @@ from lab.run import run_lab
 from lab.system import Plan, Ready, System
 
 LOOK_EVERY_S = 1.0
+#: So often the same before it is said.
+STEADY_LOOKS = 3
 DEFAULT_API = "http://127.0.0.1:8080"
 #: Settings that each child gets from here, whatever the environment says.
 OWN = ("max_workers", "metrics_port", "worker_id", "instance")
@@ -48,7 +50,9 @@ async def up(plan: Plan, *, as_json: bool) -> Exit:
         workers = "1 worker" if plan.workers == 1 else f"{plan.workers} workers"
         tell(f"Starting server, gateway, scaler and {workers} ...")
     try:
-        return await run_lab(plan, tell, stay, interrupted=Exit.OK)
+        code = await run_lab(plan, tell, stay, interrupted=Exit.OK)
+        tell("stopped")
+        return code
     finally:
         sys.stdout.flush()
 
@@ -63,7 +67,19 @@ def _welcome(console: Console, system: System, ready: Ready) -> None:
     console.print(f"""  submit   curl -s {ready.api}/v1/jobs -d '{{"prompt": "hello"}}'""", markup=False)
     console.print(f'           {invoked()} submit "hello" --wait', markup=False)
     console.print(f"  kill     kill -9 {pid}   ({worker}: no job is lost, and its next pid is said here)")
+    console.print(f"  queue    {ready.redis}{_kept(system)}", markup=False)
     console.print(f"  logs     {system.folder.path}/*.log\n", markup=False)
+
+
+def _kept(system: System) -> str:
+    """What becomes of the queue when the lab is stopped."""
+    if system.server_port is None:
+        return ""
+    return (
+        ", gone when the lab stops (--data DIR keeps it)"
+        if system.folder.fresh
+        else ", kept when the lab stops"
+    )
 
 
 def invoked() -> str:
@@ -97,20 +113,24 @@ class Readiness:
         self._tell = tell
         self._backend = backend
         self._seen: list[str] = []
+        self._times = 0
         self._told: list[str] = []
 
     def look(self, fleet: ScaleView) -> None:
         waiting = sorted(worker.worker for worker in fleet.workers if not worker.ready)
-        # Seen twice: a worker that has just started, or whose call has just failed, asks its backend first.
-        if waiting == self._seen and waiting != self._told:
-            who = ", ".join(waiting)
-            self._tell(
-                f"backend {self._backend} is not ready: {who} will read nothing until it is"
-                if waiting
-                else f"backend {self._backend} is ready"
-            )
-            self._told = waiting
+        self._times = self._times + 1 if waiting == self._seen else 1
         self._seen = waiting
+        # A worker that has just started, or whose call has just failed, asks its backend first, and says so
+        # for up to a heartbeat.
+        if self._times < STEADY_LOOKS or waiting == self._told:
+            return
+        who = ", ".join(waiting)
+        self._tell(
+            f"backend {self._backend} is not ready: {who} will read nothing until it is"
+            if waiting
+            else f"backend {self._backend} is ready"
+        )
+        self._told = waiting
 
 
 def _show(status: Status, fleet: ScaleView, backlog: Backlog, pids: dict[str, int]) -> None:

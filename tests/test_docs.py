@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from common.fleet import Reason
 from common.job import TERMINAL, TRANSITIONS
 from common.settings import PREFIX, ClientSettings, Settings
 from tests.repository import ROOT, documents, files, functions, make_targets, name
@@ -64,6 +65,12 @@ def test_the_table_shows_the_true_defaults() -> None:
                 assert not told.startswith("`"), f"{field}: no fixed default"
             else:
                 assert told == shown(info.default), field
+
+
+def test_every_reason_of_the_scaler_is_in_its_table() -> None:
+    text = (ROOT / "docs/operations.md").read_text()
+    table = text[text.index("| reason |") :].split("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(Reason)
 
 
 # ---------------------------------------------------------------- commands and files

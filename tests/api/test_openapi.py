@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from openapi_spec_validator import validate
 from prometheus_client import CollectorRegistry
 
 from api.app import create_app
+from common.fleet import Reason
 from common.redis_store.store import RedisStore
 from common.settings import Settings
 
@@ -66,6 +68,27 @@ def test_bodies_are_documented(document: dict[str, Any], path: str, model: str) 
     body = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
     assert body["schema"] == {"$ref": f"#/components/schemas/{model}"}
     assert document["components"]["schemas"][model]["additionalProperties"] is False
+
+
+def test_everything_that_a_client_may_send_is_explained(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    fields = {
+        f"{model}.{name}": field
+        for model in ("JobBody", "MockBody", "RedriveBody")
+        for name, field in schemas[model]["properties"].items()
+    }
+    fields |= {
+        f"{name} {parameter['name']}": parameter
+        for name, operation in operations(document)
+        for parameter in operation.get("parameters", [])
+        if parameter["in"] != "path"
+    }
+    assert [name for name, field in fields.items() if not field.get("description")] == []
+
+
+def test_every_reason_of_the_scaler_is_explained(document: dict[str, Any]) -> None:
+    told = document["components"]["schemas"]["Scale"]["properties"]["reason"]["description"]
+    assert set(re.findall(r"`(\w+)`", told)) == set(Reason)
 
 
 def test_refusals_say_when_to_come_back(document: dict[str, Any]) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
 import sys
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
+from common.job import JobStatus
 from lab.cli import main
-from tests.e2e.labs import RunningLab
+from tests.e2e.labs import RunningLab, start
 from tests.repository import ROOT
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.server
 
@@ -122,7 +127,17 @@ def test_dead_jobs_can_be_listed_by_their_cause(iwl: Iwl) -> None:
     assert [job["job_id"] for job in first["jobs"]] == ids[:0:-1]
     second = iwl("dlq", "list", "--cause", "permanent", "--limit", "1", "--before", first["next"])
     assert second.out.startswith(ids[0])
-    assert iwl("dlq", "list", "--cause", "result_too_large") == Answer(0, "", "")
+    assert iwl("dlq", "list", "--cause", "result_too_large") == Answer(0, "", "no dead jobs\n")
+
+
+def test_a_redrive_that_queues_nothing_says_so(iwl: Iwl) -> None:
+    alive = iwl("submit", "hello", "--wait", "--json")
+    job_id = json.loads(alive.out)["job_id"]
+    left = "not queued: no dead job, over the limit, or no room"
+    assert iwl("dlq", "redrive", job_id) == Answer(1, f"{job_id}    {left}\n", "")
+    nothing = Answer(0, "", "no dead jobs to queue again\n")
+    assert iwl("dlq", "redrive", "--cause", "result_too_large") == nothing
+    assert iwl("dlq", "redrive", "--cause", "result_too_large", "--dry-run") == nothing
 
 
 def test_a_redrive_of_everything_must_be_asked_for(iwl: Iwl) -> None:
@@ -147,6 +162,23 @@ def test_recent_jobs_are_listed(iwl: Iwl) -> None:
 def test_the_version_is_the_project_s(iwl: Iwl) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert iwl("--version") == Answer(0, f"iwl {project['version']}\n", "")
+
+
+async def test_ctrl_c_tells_how_to_find_the_job_again(shared_lab: RunningLab, tmp_path: Path) -> None:
+    hang = ("--param", "mock.fail=hang")
+    waiting = start("submit", "x", "--wait", *hang, temporary=tmp_path, api_url=shared_lab.ready.api)
+    async with shared_lab.client() as api:
+
+        async def hangs() -> bool:
+            return bool((await api.jobs(JobStatus.RUNNING, 1, None)).value.jobs)
+
+        await wait_until(hangs, timeout=15)
+        job_id = (await api.jobs(JobStatus.RUNNING, 1, None)).value.jobs[0].job_id
+        waiting.send_signal(signal.SIGINT)
+        out, said = await asyncio.to_thread(waiting.communicate, timeout=10)
+        await api.cancel(job_id)
+    assert (waiting.returncode, out) == (130, "")
+    assert f"{job_id} goes on: iwl watch {job_id}, iwl cancel {job_id}" in said
 
 
 def test_load_accounts_for_every_job(iwl: Iwl) -> None:

@@ -174,9 +174,10 @@ def test_a_busy_port_is_said_before_anything_starts(shared_lab: RunningLab, tmp_
     ("settings", "line"),
     [
         ({"min_workers": "9"}, "IWL_MIN_WORKERS: must be at most IWL_MAX_WORKERS"),
+        ({"durability": "replica"}, "IWL_DURABILITY=replica: the embedded server has none"),
         ({"backend": "no.such:Backend"}, "IWL_BACKEND"),
     ],
-    ids=["seen by the lab", "seen by a child"],
+    ids=["seen by the lab", "of the embedded server", "seen by a child"],
 )
 def test_settings_that_cannot_work_stop_everything(
     tmp_path: Path, settings: dict[str, str], line: str
@@ -234,7 +235,7 @@ async def test_a_stop_says_what_it_waits_for_and_a_second_one_restarts_nothing(
     assert told.readline() == "draining 1 job, up to 15 s\n"
     lab.process.send_signal(signal.SIGINT)
     _, rest = lab.process.communicate(timeout=10)
-    assert (lab.process.returncode, rest) == (0, "")
+    assert (lab.process.returncode, rest) == (0, "stopped\n")
 
 
 def test_a_new_pid_is_told_without_a_terminal(start_lab: StartLab) -> None:

@@ -38,14 +38,15 @@ def test_a_ready_fleet_is_not_mentioned() -> None:
 
 def test_a_backend_that_does_not_answer_is_told_once_and_so_is_its_return() -> None:
     away, back = fleet(one=False, two=False), fleet(one=True, two=True)
-    assert told_of(away, away, away, back, back, back) == [
+    assert told_of(away, away, away, away, back, back, back, back) == [
         "backend vllm is not ready: one, two will read nothing until it is",
         "backend vllm is ready",
     ]
 
 
 def test_a_worker_that_asks_its_backend_first_is_no_news() -> None:
-    assert told_of(fleet(one=False), fleet(one=True), fleet(one=False), fleet(one=True)) == []
+    asking, ready = fleet(one=False), fleet(one=True)
+    assert told_of(asking, asking, ready, asking, ready, ready, ready) == []
 
 
 def test_the_command_is_shown_as_the_shell_knows_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
