@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -214,3 +215,19 @@ async def test_a_letter_can_be_redriven_after_its_record_has_expired(gateway: St
     ((old, new),) = (await gateway.redrive()).jobs
     assert old == job_id
     await worker.run(new)
+
+
+@pytest.mark.real_server
+async def test_a_redrive_of_large_requests_holds_few_of_them_at_a_time(
+    gateway: Store, worker: Worker
+) -> None:
+    size, count = 500_000, 200
+    dead = [await kill(gateway, worker, "x" * size) for _ in range(count)]
+    tracemalloc.start()
+    try:
+        redriven = await gateway.redrive(limit=count)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [old for old, _ in redriven.jobs] == dead
+    assert peak < count * size / 2
