@@ -75,7 +75,12 @@ def test_no_container_is_root_or_can_become_it(service: str) -> None:
     assert "user" in spec or service in {"api", "worker", "scaler", "iwl", "grafana"}
 
 
-@pytest.mark.parametrize("service", SERVICES.keys() - {"grafana"})
+def test_the_engine_is_a_root_without_rights() -> None:
+    assert GPU["services"]["vllm"]["cap_drop"] == ["ALL"]
+    assert GPU["services"]["vllm"]["security_opt"] == ["no-new-privileges:true"]
+
+
+@pytest.mark.parametrize("service", SERVICES)
 def test_a_container_writes_to_its_volumes_only(service: str) -> None:
     assert SERVICES[service]["read_only"]
 

@@ -33,6 +33,11 @@ class Container:
     restart_policy: str
     memory: int
     init: bool
+    read_only: bool
+    #: Linux capabilities taken away, and given back.
+    dropped: tuple[str, ...]
+    added: tuple[str, ...]
+    security: tuple[str, ...]
     #: Addresses of this machine on which its ports are published.
     published: frozenset[str]
 
@@ -51,6 +56,10 @@ class Container:
             restart_policy=host["RestartPolicy"]["Name"],
             memory=host["Memory"],
             init=host["Init"] or False,
+            read_only=host["ReadonlyRootfs"],
+            dropped=tuple(host["CapDrop"] or ()),
+            added=tuple(host["CapAdd"] or ()),
+            security=tuple(host["SecurityOpt"] or ()),
             published=frozenset(_addresses(host["PortBindings"] or {})),
         )
 

@@ -58,10 +58,13 @@ async def containers_are_confined(trial: Trial) -> str:
         assert each.restart_policy == "unless-stopped", each
         assert each.init, f"{each.service} has no init process"
         assert each.memory, f"{each.service} has no memory limit"
+        assert each.read_only, f"{each.service} may write to its image"
+        assert (each.dropped, each.added) == (("ALL",), ()), f"{each.service} has capabilities"
+        assert each.security == ("no-new-privileges:true",), f"{each.service} may become more than it is"
         assert each.published <= {"127.0.0.1"}, f"{each.service} is published to the network"
     published = {each.service for each in containers if each.published}
     assert published == {"api", "prometheus"}, published
-    return "no root, limits, init, restart policies, ports on loopback"
+    return "no root, no capabilities, read-only, limits, init, restart policies, ports on loopback"
 
 
 async def jobs_succeed(trial: Trial) -> str:

@@ -11,29 +11,39 @@ from common.errors import JobEnded, JobExpired, JobNotFound, StoreError
 from common.job import JobRequest, Submission, new_job_id
 from common.store import Store, Submitted
 from tests.simulation.clock import Clock
+from tests.simulation.network import Node
 from tests.simulation.witness import Witness, expect
 
 GONE = (JobNotFound, JobExpired)
 
 
 class Clients:
-    """Those behind one gateway."""
+    """Those of one gateway process, and as dead or paused as it is."""
 
     def __init__(
-        self, store: Store, witness: Witness, chance: random.Random, clock: Clock, name: str
+        self, node: Node, store: Store, witness: Witness, chance: random.Random, clock: Clock
     ) -> None:
+        self.node = node
         self._store = store
         self._witness = witness
         self._chance = chance
         self._clock = clock
-        self._name = name
         self._numbers = 0
         self.tasks: list[asyncio.Task[None]] = []
+        #: No more of them come.
+        self.over = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether one of them is still at it; those of a killed gateway never are again."""
+        return not self.node.dead and any(not task.done() for task in self.tasks)
 
     async def run(self, every: float) -> None:
-        """A client every so many seconds, until cancelled."""
+        """A client every so many seconds."""
         while True:
             await asyncio.sleep(self._chance.expovariate(1 / every))
+            if self.over:
+                return
             for _ in range(self._chance.choice([1, 1, 1, 6])):
                 self.tasks.append(asyncio.create_task(self._client()))
 
@@ -81,7 +91,7 @@ class Clients:
 
     def _submission(self) -> Submission:
         self._numbers += 1
-        name = f"{self._name}-{self._numbers}"
+        name = f"{self.node.name}-{self._numbers}"
         how = self._chance.choice(["", "", "", "error", "permanent", "unreachable", "hang", "crash"])
         orders = {
             "seconds": self._chance.choice([0.0, 0.05, 2.0, 8.0]) * self._chance.random(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
@@ -72,10 +72,18 @@ class Running:
 
 
 class Plant:
-    def __init__(self, network: Network, settings: dict[str, Any], chance: random.Random) -> None:
+    def __init__(
+        self,
+        network: Network,
+        settings: dict[str, Any],
+        chance: random.Random,
+        serve: Callable[[Running], Awaitable[None]],
+    ) -> None:
+        """`serve` is what a gateway does."""
         self._network = network
         self._settings = settings
         self._chance = chance
+        self._serve = serve
         self._started = 0
         self.running: list[Running] = []
         #: Nobody starts anything again.
@@ -99,7 +107,7 @@ class Plant:
     def start(self, kind: str, instance: str) -> Running:
         running = Running(self.node(kind), kind, instance)
         self.running.append(running)
-        running.node.spawn(self._work(running) if kind == "worker" else self._scale(running))
+        running.node.spawn(self._live(running))
         return running
 
     def kill(self, running: Running, *, after: float, same: bool = True) -> None:
@@ -120,6 +128,13 @@ class Plant:
         if not self.closed:
             self.start(kind, instance)
 
+    async def _live(self, running: Running) -> None:
+        does = {"worker": self._work, "scaler": self._scale, "gateway": self._serve}[running.kind]
+        try:
+            await does(running)
+        except Exception as error:
+            self.broken.append(error)
+
     async def _work(self, running: Running) -> None:
         store = self.store(running.node, running.instance)
 
@@ -128,12 +143,8 @@ class Plant:
 
         metrics = WorkerMetrics(CollectorRegistry())
         running.worker = Worker(self.settings(running.instance), store, Model(die), metrics)
-        try:
+        with suppress(LabError):
             await running.worker.run()
-        except LabError:
-            pass
-        except Exception as error:
-            self.broken.append(error)
         if running in self.running:
             self.running.remove(running)
             self._network.later(1.0, lambda: self._again("worker", running.instance))
@@ -146,7 +157,4 @@ class Plant:
                 break
             await asyncio.sleep(0.5)
         scaler = Scaler(store, self.settings(running.instance), Gauges(CollectorRegistry()))
-        try:
-            await scaler.run(asyncio.Event())
-        except Exception as error:
-            self.broken.append(error)
+        await scaler.run(asyncio.Event())

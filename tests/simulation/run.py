@@ -22,7 +22,7 @@ from tests.simulation.clients import Clients
 from tests.simulation.clock import Clock, VirtualLoop
 from tests.simulation.faults import Faults
 from tests.simulation.network import Network, Node
-from tests.simulation.plant import Plant
+from tests.simulation.plant import Plant, Running
 from tests.simulation.server import SimulatedServer, unwatched
 from tests.simulation.witness import Violation, Witness, expect
 
@@ -82,12 +82,14 @@ class Simulation:
             self._server = SimulatedServer(self._loop)
         self._network = Network(self._loop, self._server, random.Random(f"network {seed}"))
         settings = drawn_settings(chance) | ({"claim_idle_ms": 600, "worker_concurrency": 4} if harsh else {})
-        self._plant = Plant(self._network, settings, random.Random(f"plant {seed}"))
+        self._plant = Plant(self._network, settings, random.Random(f"plant {seed}"), self._serve)
         self._witness = Witness(settings["max_attempts"])
         self._faults = Faults(self._network, self._plant, self._witness, random.Random(f"faults {seed}"))
         if harsh:
             self._faults.every = 0.5
         self._clients: list[Clients] = []
+        #: The faults, and the coming of clients.
+        self._over = False
         self._crashed: list[str] = []
         self._loop.set_exception_handler(self._unhandled)
 
@@ -121,26 +123,30 @@ class Simulation:
             self._plant.start("worker", f"instance-{number}")
         for number in range(self._chance.randint(1, 2)):
             self._plant.start("scaler", f"scaler-{number}")
-        gateways = [self._gateway(f"g{number}") for number in range(2)]
+        for number in range(2):
+            self._plant.start("gateway", f"gateway-{number}")
         observer = self._plant.node("witness", sheltered=True)
         store = self._plant.store(observer)
         faults = asyncio.create_task(self._faults.run())
         while self._clock.now < self._seconds:
             await asyncio.sleep(0.5 + self._chance.random())
-            await self._sample(store, [faults, *gateways])
+            await self._sample(store, [faults])
         faults.cancel()
         self._faults.end()
-        for gateway in gateways:
-            gateway.cancel()
+        self._over = True
+        for clients in self._clients:
+            clients.over = True
         await self._drain(store)
         await self._account(store)
 
-    def _gateway(self, name: str) -> asyncio.Task[Any]:
-        node = self._plant.node("gateway")
-        chance = random.Random(f"clients {name} {self._seed}")
-        clients = Clients(self._plant.store(node), self._witness, chance, self._clock, name)
+    async def _serve(self, running: Running) -> None:
+        """A gateway is its store, with clients that come while the faults last."""
+        node = running.node
+        chance = random.Random(f"clients {node.name} {self._seed}")
+        clients = Clients(node, self._plant.store(node), self._witness, chance, self._clock)
         self._clients.append(clients)
-        return node.spawn(clients.run(self._chance.choice([1.0, 3.0, 8.0])))
+        clients.over = self._over
+        await clients.run(chance.choice([1.0, 3.0, 8.0]))
 
     async def _sample(self, store: Store, tasks: list[asyncio.Task[Any]]) -> None:
         self._check(tasks)
@@ -169,7 +175,7 @@ class Simulation:
                 expect(self._clock.now < until, f"never drained: {backlog}")
 
     def _busy(self) -> bool:
-        return any(not task.done() for clients in self._clients for task in clients.tasks)
+        return any(clients.busy for clients in self._clients)
 
     async def _account(self, store: Store) -> None:
         """Every accepted job has ended, and nothing is left over."""

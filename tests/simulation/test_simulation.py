@@ -1,4 +1,4 @@
-"""The whole system in one process and in virtual time, through seeded faults: every accepted job ends once.
+"""All but HTTP in one process and in virtual time, through seeded faults: every accepted job ends once.
 
 `make simulate ARGS="--seeds 500"` runs as many seeds as you like; a failure prints how to repeat it."""
 
