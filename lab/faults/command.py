@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Annotated
 
 import msgspec
@@ -11,9 +12,11 @@ from rich.console import Console
 
 from lab.exits import Exit
 from lab.faults.fault import Fault
-from lab.faults.matrix import FAULTS
+from lab.faults.matrix import FAULTS, SETTINGS
 from lab.faults.show import WIDTH, list_lines, show_nothing, show_story, show_table
 
+#: Four heartbeats of these labs.
+SHORTEST_MS = 4 * int(SETTINGS["heartbeat_ms"])
 BY_NAME = {fault.name: fault for fault in FAULTS}
 
 
@@ -22,11 +25,18 @@ def faults(
         list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these; one is explained.")
     ] = None,
     only_list: Annotated[bool, typer.Option("--list", help="Show which faults there are.")] = False,
+    idle_ms: Annotated[
+        int | None, typer.Option(min=SHORTEST_MS, help="How long a lease lasts without renewal; else 2000.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One object, at the end.")] = False,
 ) -> None:
     """Break everything that can break, and account for every job. Exit code 1 if one was lost, counted twice,
     or anything was not as promised."""
     chosen = [_fault(name) for name in names] if names else list(FAULTS)
+    if idle_ms is not None:
+        chosen = [
+            replace(fault, settings={"claim_idle_ms": str(idle_ms), **fault.settings}) for fault in chosen
+        ]
     if only_list:
         print(_listed_json(chosen) if as_json else "\n".join(list_lines(chosen)))
         return

@@ -177,7 +177,8 @@ KILL_WORKER = Fault(
 KILL_WORKER_FOR_GOOD = Fault(
     name="kill-worker-for-good",
     title="A worker is killed in the middle of its jobs, and does not come back.",
-    promise="Its leases run out 2 s after their last renewal, and then any other worker takes its jobs over.",
+    promise="Its leases run out, 2 s after their last renewal unless --idle-ms says otherwise, and then any "
+    "other worker takes its jobs over.",
     expected="another worker takes them over",
     run=_kill_worker_for_good,
 )

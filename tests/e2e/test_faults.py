@@ -70,3 +70,11 @@ async def test_commands_to_the_server_bring_replies_of_every_kind(private_server
     assert await say("EVAL", "return {1, 'x', {'y'}}", "0") == [1, "x", ["y"]]
     with pytest.raises(ServerSaidNo, match="WRONGTYPE"):
         await say("GET", "list")
+
+
+def test_recovery_is_as_long_as_a_lease_lasts(tmp_path: Path) -> None:
+    words = ("faults", "kill-worker-for-good", "--idle-ms", "4000", "--json")
+    [row] = json.loads(output(start(*words, temporary=tmp_path), 0))["faults"]
+    assert (row["as_expected"], row["lost"], row["duplicates"]) == (True, 0, 0)
+    # Less the time since the last renewal.
+    assert row["recovery_s"] > 4 - 0.4 * 2
