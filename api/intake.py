@@ -23,6 +23,10 @@ MAX_LIFE_S = 30 * 86_400
 MAX_MOCK_LATENCY_MS = 3_600_000
 MAX_MOCK_TOKENS = 100_000
 MAX_REDRIVE = 1000
+#: Of a body, and of `params.mock`; there are far fewer to know.
+MAX_FIELDS = 64
+#: Characters of a field's name in an error.
+MAX_NAME = 80
 
 #: What people send beside the prompt, as the chat-completions API has it.
 MODEL_PARAMETERS = frozenset(
@@ -85,7 +89,7 @@ class JobBody(_Body):
 
     prompt: Text | None = None
     """What the model is asked, as one text."""
-    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
     """As in the chat-completions API; each has a `role`."""
     model: Name | None = None
     """Which model; the backend's own when left out."""
@@ -131,7 +135,7 @@ class MockBody(_Body):
 class RedriveBody(_Body):
     """Neither `ids` nor `cause` means every dead job, up to `limit`; of `ids`, the first `limit` count."""
 
-    ids: Annotated[list[JobId], Field(min_length=1, max_length=MAX_REDRIVE)] | None = None
+    ids: Annotated[list[JobId], Field(min_length=1, max_length=MAX_REDRIVE, fail_fast=True)] | None = None
     """Only these dead jobs."""
     cause: Annotated[Cause, Field(strict=False)] | None = None
     """Only jobs that failed of this."""
@@ -159,7 +163,7 @@ def read_redrive(body: bytes) -> RedriveBody:
 
 
 def path_of(loc: tuple[int | str, ...]) -> str:
-    return ".".join(str(part) for part in loc) or "body"
+    return ".".join(str(part)[:MAX_NAME] for part in loc) or "body"
 
 
 def _decode(body: bytes) -> object:
@@ -172,6 +176,8 @@ def _decode(body: bytes) -> object:
         raise InvalidRequest(FieldError(field="body", message=f"not valid JSON: {reason}")) from None
     if not isinstance(decoded, dict):
         raise InvalidRequest(FieldError(field="body", message="not a JSON object"))
+    if len(cast(dict[str, object], decoded)) > MAX_FIELDS:
+        raise InvalidRequest(FieldError(field="body", message=f"more than {MAX_FIELDS} fields"))
     if body.count(b"{") + body.count(b"[") > MAX_NESTING:
         _refuse_deep(cast(dict[str, object], decoded))
     return cast(object, decoded)
@@ -232,8 +238,11 @@ def _mock_errors(job: JobBody, mock_faults: bool) -> list[FieldError]:
         return []
     if not mock_faults:
         return [FieldError(field="params.mock", message="faults on request are switched off here")]
+    orders = job.params["mock"]
+    if isinstance(orders, dict) and len(cast(dict[str, object], orders)) > MAX_FIELDS:
+        return [FieldError(field="params.mock", message=f"more than {MAX_FIELDS} fields")]
     try:
-        MockBody.model_validate(job.params["mock"])
+        MockBody.model_validate(orders)
     except ValidationError as error:
         return _field_errors(MockBody, error, "params", "mock")
     return []

@@ -34,7 +34,7 @@ class Key(BaseModel):
     #: SHA-256 (hex) of the key: whoever reads the file cannot call with it.
     sha256: Annotated[str, Field(pattern="^[0-9a-fA-F]{64}$")]
     #: Requests a second.
-    rate: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] | None = None
+    rate: Annotated[float, Field(ge=1e-6, le=1e6, allow_inf_nan=False)] | None = None
     #: Unfinished jobs.
     open_jobs: Annotated[int, Field(ge=1)] | None = None
     operator: bool = False

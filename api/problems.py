@@ -11,6 +11,8 @@ from starlette.responses import Response
 from common.errors import LabError
 
 MEDIA_TYPE = "application/problem+json"
+#: Told at once: a request that is wrong in thousands of places must not be answered with as many lines.
+MAX_ERRORS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +40,10 @@ class InvalidRequest(LabError):
     """The request has a field that cannot be accepted."""
 
     def __init__(self, *errors: FieldError) -> None:
-        super().__init__("; ".join(f"{each.field}: {each.message}" for each in errors))
-        self.errors = errors
+        self.errors = errors[:MAX_ERRORS]
+        told = [f"{each.field}: {each.message}" for each in self.errors]
+        left = len(errors) - len(told)
+        super().__init__("; ".join([*told, f"and {left} more"] if left else told))
 
 
 class BodyTooLarge(LabError):

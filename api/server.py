@@ -1,4 +1,4 @@
-"""uvicorn, with an end that comes soon and request heads that end at all."""
+"""uvicorn, with an end that comes soon, and with limits on what clients may leave unfinished."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import socket
 from collections.abc import Generator
 from contextlib import contextmanager
 from http import HTTPStatus
-from typing import cast
+from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI
@@ -29,10 +29,56 @@ MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 100
 #: How long a connection may stay without a whole request head.
 HEAD_TIMEOUT_S = 30.0
+#: How long a client may read nothing of an answer that waits for it.
+UNREAD_TIMEOUT_S = 30.0
+#: Of all answers that wait for their clients: a gateway holds no more, whatever its clients do.
+MAX_UNREAD_BYTES = 64 << 20
+
+
+#: Bytes that are given to a transport at once.
+PIECE = 64 * 1024
+
+
+class InPieces:
+    """A transport that keeps no more than what is still to be sent: uvloop keeps all that it was given in one
+    piece until the last byte of it is gone."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        for start in range(0, len(data), PIECE):
+            self._transport.write(data[start : start + PIECE])
+
+
+class Unread:
+    """Connections whose answer is larger than their client has read of it so far, longest first."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[BoundedHttp, None] = {}
+
+    def add(self, connection: BoundedHttp) -> None:
+        self._waiting[connection] = None
+        size = sum(each.unread for each in self._waiting)
+        # The last one stays, however large: it has only just been answered.
+        for oldest in list(self._waiting)[:-1]:
+            if size <= MAX_UNREAD_BYTES:
+                return
+            size -= oldest.unread
+            oldest.cut_off()
+
+    def remove(self, connection: BoundedHttp) -> None:
+        self._waiting.pop(connection, None)
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """uvicorn limits neither the length of a request's head nor the time it may take to arrive."""
+    """uvicorn limits neither a request head, in length and in time, nor what of an answer is left unread."""
+
+    _all_unread = Unread()
+    _unread_timer: asyncio.TimerHandle | None = None
 
     _too_large = False
     _in_head = False
@@ -42,12 +88,49 @@ class BoundedHttp(HttpToolsProtocol):
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(cast(asyncio.Transport, transport))
+        in_pieces = InPieces(cast(asyncio.Transport, transport))
+        super().connection_made(cast(asyncio.Transport, in_pieces))
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_complete()
+        self._is_read()
         super().connection_lost(exc)
+
+    @property
+    def unread(self) -> int:
+        """Bytes that wait for the client to read."""
+        return self.transport.get_write_buffer_size()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._all_unread.add(self)
+        self._await_reading()
+
+    def resume_writing(self) -> None:
+        self._is_read()
+        super().resume_writing()
+
+    def cut_off(self) -> None:
+        self._is_read()
+        self.transport.abort()
+
+    def _await_reading(self) -> None:
+        before = self.unread
+
+        def look() -> None:
+            if self.unread < before:
+                self._await_reading()
+            else:
+                self.cut_off()
+
+        self._unread_timer = self.loop.call_later(UNREAD_TIMEOUT_S, look)
+
+    def _is_read(self) -> None:
+        self._all_unread.remove(self)
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
 
     def on_message_begin(self) -> None:
         self._in_head = True

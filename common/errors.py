@@ -31,7 +31,7 @@ class StoreFull(StoreUnavailable):
 
 
 class NotDurable(StoreUnavailable):
-    """The job may be queued, but no disk or replica has confirmed it: submit again under the same key."""
+    """Perhaps queued, but no disk or replica has confirmed it: submit again with the same idempotency key."""
 
 
 class StoreRefused(StoreError):

@@ -9,6 +9,7 @@ import hashlib
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -202,14 +203,13 @@ def new_job_id(now_ms: int | None = None) -> str:
 
 
 def job_id_time(job_id: str) -> datetime | None:
-    """When this id was made, or None when it is not a UUIDv7."""
-    try:
+    """When this id was made, or None when it is not a UUIDv7 that anybody can have made yet."""
+    # A ValueError is no UUID, or one of a time after the last datetime there is.
+    with suppress(ValueError):
         parsed = UUID(job_id)
-    except ValueError:
-        return None
-    if parsed.version != 7 or str(parsed) != job_id:
-        return None
-    return datetime.fromtimestamp((parsed.int >> 80) / 1000, UTC)
+        if parsed.version == 7 and str(parsed) == job_id:
+            return datetime.fromtimestamp((parsed.int >> 80) / 1000, UTC)
+    return None
 
 
 def long_gone(job_id: str, result_ttl: timedelta, now: datetime) -> bool:

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from api.intake import MAX_METADATA_BYTES, MAX_METADATA_FIELDS, MAX_NESTING
+from api.problems import MAX_ERRORS
 from common.job import new_job_id
 from tests.api.conftest import Connect
 from tests.api.problem import problem
@@ -185,3 +186,38 @@ async def test_a_resume_point_that_nobody_gave_out_is_refused(client: httpx.Asyn
     job_id = (await client.post("/v1/jobs", json=HELLO)).json()["job_id"]
     answer = await client.get(f"/v1/jobs/{job_id}/events", headers={"Last-Event-ID": "yesterday"})
     problem(answer, 422, "last-event-id")
+
+
+MANY = 30_000
+
+
+FIELDS = {f"field-{n}": n for n in range(MANY)}
+WRONG: dict[str, dict[str, Any]] = {
+    "items": {"messages": [1] * MANY},
+    "messages": {"messages": [HELLO] * MANY},
+    "fields": FIELDS,
+    "orders": {**HELLO, "params": {"mock": FIELDS}},
+    "metadata": {**HELLO, "metadata": FIELDS},
+    "a name": {**HELLO, "x" * 500_000: 1},
+    "names": {f"{'x' * 10_000}{n}": n for n in range(50)},
+}
+
+
+@pytest.mark.parametrize("body", WRONG.values(), ids=WRONG)
+async def test_a_refusal_is_short_however_much_is_wrong(client: httpx.AsyncClient, body: object) -> None:
+    response = await client.post("/v1/jobs", json=body)
+    assert response.status_code == 422
+    assert 1 <= len(response.json()["errors"]) <= MAX_ERRORS
+    assert len(response.content) < 20_000
+
+
+async def test_a_refusal_of_a_thousand_parameters_is_short(client: httpx.AsyncClient) -> None:
+    response = await client.get("/v1/jobs", params={f"p{n}": n for n in range(2_000)})
+    assert response.status_code == 422
+    assert len(response.json()["errors"]) == MAX_ERRORS
+    assert response.json()["detail"].endswith("and 1980 more")
+
+
+async def test_redriving_thousands_of_wrong_ids_is_refused_in_a_line(client: httpx.AsyncClient) -> None:
+    response = await client.post("/v1/dlq/redrive", json={"ids": ["x"] * MANY})
+    problem(response, 422, "ids.0")

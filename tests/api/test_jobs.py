@@ -86,6 +86,7 @@ async def test_a_failed_job(client: httpx.AsyncClient, gateway: Store, worker: W
         "8f14e45f-ceea-467f-9b36-4c2f3ad8a1d4",
         new_job_id().upper(),
         new_job_id() + "%20",
+        "ffffffff-ffff-7fff-bfff-ffffffffffff",
         new_job_id(),
     ],
 )

@@ -81,6 +81,7 @@ WRONG = [
     ({"name": "secret word", "sha256": HASH}, "name: use 1 to 48"),
     ({"name": "", "sha256": HASH}, "name: use 1 to 48"),
     (line("ann", rate=0), "rate:"),
+    (line("ann", rate=1e-310), "rate:"),
     (line("ann", rate="secret-word"), "rate:"),
     (line("ann", open_jobs=1.5), "open_jobs:"),
     (line("ann", open_jobs=0), "open_jobs:"),

@@ -73,8 +73,9 @@ def test_a_new_id_carries_the_present_time() -> None:
         new_job_id().replace("-", ""),
         f"{{{new_job_id()}}}",
         f"urn:uuid:{new_job_id()}",
+        "ffffffff-ffff-7fff-bfff-ffffffffffff",
     ],
-    ids=["empty", "no uuid", "version 4", "upper case", "no dashes", "braces", "urn"],
+    ids=["empty", "no uuid", "version 4", "upper case", "no dashes", "braces", "urn", "year 10889"],
 )
 def test_anything_but_a_canonical_uuid7_has_no_time(text: str) -> None:
     assert job_id_time(text) is None
