@@ -55,6 +55,8 @@ from common.errors import (
     StoreRefused,
     StoreUnavailable,
 )
+from common.patience import Bell
+from common.pulse import watch_loop
 from common.settings import Settings
 from common.store import Store
 from common.telemetry import GatewayMetrics
@@ -106,9 +108,9 @@ def create_app(
 
     @asynccontextmanager
     async def watching(_: FastAPI) -> AsyncGenerator[None]:
-        tasks = [asyncio.create_task(keep_watch(gateway, on_refused or _log_refusal))]
-        if keyring is not None:
-            tasks.append(asyncio.create_task(keep_fresh(keyring)))
+        work = [keep_watch(gateway, on_refused or _log_refusal), watch_loop(gateway.metrics.loop_lag, Bell())]
+        work += [keep_fresh(keyring)] if keyring else []
+        tasks = [asyncio.create_task(each) for each in work]
         yield
         gateway.closing.set()
         await stop(*tasks)

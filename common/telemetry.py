@@ -42,6 +42,10 @@ class Refusal(StrEnum):
     TOO_LARGE = "too_large"
 
 
+def _loop_lag(registry: CollectorRegistry) -> Gauge:
+    return Gauge("iwl_loop_lag_seconds", "Delay of the event loop's last heartbeat.", registry=registry)
+
+
 class GatewayMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.submitted = Counter("iwl_jobs_submitted", "Jobs accepted.", registry=registry)
@@ -60,6 +64,7 @@ class GatewayMetrics:
             registry=registry,
         )
         self.streams = Gauge("iwl_event_streams", "Open event streams.", registry=registry)
+        self.loop_lag = _loop_lag(registry)
         self.backlog = BacklogGauges(registry)
         for reason in Refusal:
             self.refused.labels(reason)
@@ -137,9 +142,7 @@ class WorkerMetrics(KeeperMetrics):
         )
         self.active = Gauge("iwl_worker_active", "1 when the scale lets this worker read.", registry=registry)
         self.tokens = Counter("iwl_tokens", "Tokens through the model.", ["direction"], registry=registry)
-        self.loop_lag = Gauge(
-            "iwl_loop_lag_seconds", "Delay of the event loop's last heartbeat.", registry=registry
-        )
+        self.loop_lag = _loop_lag(registry)
         for outcome in Outcome:
             self.attempts.labels(outcome)
         for direction in ("in", "out"):
@@ -195,6 +198,7 @@ class ScalerMetrics(KeeperMetrics):
         self.leader = Gauge("iwl_scaler_leader", "1 when this scaler leads.", registry=registry)
         self.age = Gauge("iwl_scale_age_seconds", "Age of the last observed input.", registry=registry)
         self.decisions = Counter("iwl_scale_decisions", "Decisions by reason.", ["reason"], registry=registry)
+        self.loop_lag = _loop_lag(registry)
         self.backlog = BacklogGauges(registry)
         for reason in Reason:
             self.decisions.labels(reason)

@@ -16,6 +16,7 @@ UNKNOWN = math.nan
 class Gauges:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._metrics = ScalerMetrics(registry)
+        self.loop_lag = self._metrics.loop_lag
         self._observed_at: float | None = None
         # Read at scrape time: the age must grow while nothing is observed.
         self._metrics.age.set_function(self._age)

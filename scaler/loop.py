@@ -11,7 +11,8 @@ from secrets import token_hex
 
 from common.errors import StoreError, TermOver
 from common.fleet import Backlog, Decision, FleetStore, ScaleView
-from common.patience import Patience
+from common.patience import Bell, Patience
+from common.pulse import watch_loop
 from common.settings import Settings
 from common.timekeeper import TimeKeeper
 from scaler.gauges import Gauges
@@ -44,7 +45,9 @@ class Scaler:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._scale(stop))
             tasks.create_task(self._timekeeper.keep())
+            tasks.create_task(watch_loop(self._gauges.loop_lag, pulse := Bell()))
             await stop.wait()
+            pulse.stop()
             self._timekeeper.bell.stop()
 
     async def _scale(self, stop: asyncio.Event) -> None:

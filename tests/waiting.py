@@ -21,3 +21,8 @@ async def wait_until(
         if time.monotonic() > deadline:
             raise AssertionError(f"{inspect.getsource(condition).strip()}: still not so after {timeout} s")
         await asyncio.sleep(every)
+
+
+def hold_up_the_loop(seconds: float) -> None:
+    """As a computation or a call that blocks does it."""
+    time.sleep(seconds)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from common.errors import StoreError, StoreUnavailable
 from common.patience import Bell, Patience
+from common.pulse import beats
 from common.settings import Settings
 from common.store import LeaseState, WorkerStore
 from common.telemetry import WorkerMetrics
@@ -59,14 +60,10 @@ class LeaseKeeper:
 
     async def watch(self) -> None:
         """Apart from `renew`, which may itself be stuck in a call to the store."""
-        due = time.monotonic() + self._heartbeat_s
-        while await self.bell.rest(due - time.monotonic()):
-            lag = max(0.0, time.monotonic() - due)
-            self._loop_lag.set(lag)
+        async for late in beats(self._loop_lag, self.bell, self._heartbeat_s):
             # A process that was paused and has just woken lets the store say what it still holds.
-            if lag < self._heartbeat_s:
+            if late < self._heartbeat_s:
                 self._close_stale()
-            due = time.monotonic() + self._heartbeat_s
 
     async def _extend(self, holds: Sequence[Hold]) -> None:
         sent = time.monotonic()

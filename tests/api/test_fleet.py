@@ -8,11 +8,12 @@ import pytest
 from redis.asyncio import Redis
 
 from common.fleet import Decision, Reason
+from common.pulse import BEAT_S
 from common.redis_store.store import RedisStore
 from common.store import Store
 from tests.api.problem import problem
 from tests.requests import submit
-from tests.waiting import wait_until
+from tests.waiting import hold_up_the_loop, wait_until
 from tests.workers import Worker
 
 STATES = ("awaiting_upload", "queued", "running", "retrying", "succeeded", "failed", "cancelled", "expired")
@@ -85,6 +86,15 @@ async def test_metrics_follow_the_backlog(client: httpx.AsyncClient, gateway: St
     await wait_until(seen)
     assert await metric(client, "iwl_jobs_unaccounted") == 0
     assert await metric(client, 'iwl_jobs{state="queued"}') == 1
+
+
+async def test_a_held_up_loop_shows(client: httpx.AsyncClient) -> None:
+    hold_up_the_loop(BEAT_S + 0.2)
+
+    async def seen() -> bool:
+        return await metric(client, "iwl_loop_lag_seconds") >= 0.15
+
+    await wait_until(seen)
 
 
 async def test_requests_are_counted_by_route_and_never_by_path(client: httpx.AsyncClient) -> None:

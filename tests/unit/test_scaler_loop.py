@@ -17,10 +17,11 @@ from prometheus_client import CollectorRegistry
 
 from common.errors import StoreError, StoreUnavailable, TermOver
 from common.fleet import Backlog, Decision, Presence, Reason, ScaleView, Seat, Tended
+from common.pulse import BEAT_S
 from common.settings import Settings, child_environment
 from scaler.gauges import Gauges
 from scaler.loop import Scaler
-from tests.waiting import wait_until
+from tests.waiting import hold_up_the_loop, wait_until
 
 SETTINGS = Settings(instance="me", scale_interval_ms=10, scale_down_window_ms=60_000)
 
@@ -277,3 +278,11 @@ def test_a_setting_that_cannot_work_ends_with_one_line_and_exit_code_2() -> None
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "scaler: IWL_MIN_WORKERS: must be at most IWL_MAX_WORKERS\n"
+
+
+async def test_a_held_up_loop_shows(registry: CollectorRegistry, gauge: Callable[..., float]) -> None:
+    fleet = Fleet()
+    async with scaling(fleet, registry):
+        await fleet.rounds_pass()
+        hold_up_the_loop(BEAT_S + 0.2)
+        await wait_until(lambda: gauge("iwl_loop_lag_seconds") >= 0.15)
