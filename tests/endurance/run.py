@@ -9,10 +9,14 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
 from common.job import Job, Outcome
-from common.redis_store.keys import Keys
+from common.redis_store.keys import GROUP, Keys
 from common.store import Store
 from common.stores import open_store
 from lab.client import Api
@@ -21,8 +25,9 @@ from lab.run import run_lab
 from lab.supervisor import Child
 from lab.system import Plan as LabPlan
 from lab.system import Ready, System
+from tests.endurance.beside import beside
 from tests.endurance.samples import Sampler, Samples
-from tests.keyspace import leaks
+from tests.keyspace import command, leaks
 from tests.servers import connect
 from tests.waiting import wait_until
 
@@ -80,24 +85,14 @@ class Account:
     #: Jobs with more than one success, with another one's output, or changed after their end.
     took_effect_twice: list[str] = field(default_factory=list[str])
     leaked: list[str] = field(default_factory=list[str])
-    entries: int = 0
-    pending: int = 0
-
-    @property
-    def faults(self) -> list[str]:
-        lost = self.accepted - self.ends["succeeded"]
-        found = {
-            "jobs that did not succeed": lost and dict(self.ends),
-            "samples with jobs unaccounted for": [each for each in self.samples.unaccounted if each],
-            "took effect twice": self.took_effect_twice[:5],
-            "keys of no job": self.leaked[:5],
-            "entries and deliveries of no job": self.entries + self.pending,
-        }
-        return [f"{what}: {value}" for what, value in found.items() if value]
+    #: Of the stream and of its group; None when the server does not tell.
+    entries: int | None = None
+    pending: int | None = None
 
 
 async def endure(plan: Plan, tell: Callable[[str], None]) -> Account:
-    """Raises LabError when the lab does not start, or the jobs do not drain."""
+    """Raises LabError when the lab does not start, AssertionError when the jobs do not drain, and whatever
+    ends the killer or the sampler."""
     accounts: list[Account] = []
 
     async def work(system: System, ready: Ready) -> Exit:
@@ -129,12 +124,9 @@ class Endurance:
     async def run(self) -> Account:
         began = time.monotonic()
         async with self._sampler.sampling():
-            killer = asyncio.create_task(self._kill_on())
-            try:
+            async with beside(self._kill_on()):
                 await self._submit_all()
                 await self._drained()
-            finally:
-                killer.cancel()
             seconds = time.monotonic() - began
             await self._system.whole()
         account = Account(
@@ -203,13 +195,10 @@ class Endurance:
             jobs = await asyncio.gather(*map(self._store.get, page), return_exceptions=True)
             for job_id, job in zip(page, jobs, strict=True):
                 self._judge(account, job_id, job)
-        backlog = await self._store.depth()
-        account.entries, account.pending = backlog.lag or 0, backlog.pending or 0
-        raw, namespace = (
-            connect(self._system.settings.redis_url, decode_responses=True),
-            self._system.settings.namespace,
-        )
-        account.leaked = await leaks(raw, namespace, Keys(namespace).permanent)
+        keys = Keys(self._system.settings.namespace)
+        raw = connect(self._system.settings.redis_url, decode_responses=True)
+        await look_at_the_stream(account, raw, keys)
+        account.leaked = await leaks(raw, keys.namespace, keys.permanent)
         await raw.aclose()
 
     def _judge(self, account: Account, job_id: str, job: Job | BaseException) -> None:
@@ -225,6 +214,13 @@ class Endurance:
         successes = _outcomes(job).count(Outcome.SUCCEEDED)
         own = job.result is None or job.result.text == self._prompts[job_id]
         return successes <= 1 and own and self._remembered.get(job_id, job) == job
+
+
+async def look_at_the_stream(account: Account, raw: Redis, keys: Keys) -> None:
+    """All that is in it, and all that its group has delivered. Without the group nobody knows."""
+    account.entries = int(await command(raw, "XLEN", keys.jobs))
+    with suppress(ResponseError):
+        account.pending = int((await command(raw, "XPENDING", keys.jobs, GROUP))["pending"])
 
 
 def _outcomes(job: Job) -> Sequence[Outcome | None]:

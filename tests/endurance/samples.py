@@ -12,15 +12,26 @@ import httpx
 
 from common.errors import LabError, StoreError
 from common.fleet import Backlog
-from common.redis_store.keys import Keys
+from common.redis_store.keys import GROUP, Keys
 from common.store import Store
 from lab.client import Api
+from lab.conservation import Conservation
 from lab.resp import Reply, ServerSaidNo, command
 from lab.server import HOST
 from lab.system import System
+from tests.endurance.beside import beside
 
 EVERY_S = 0.5
 MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Held:
+    """What the server said it held, in bytes, and the jobs that it knew."""
+
+    used: int
+    live: int
+    ended: int
 
 
 @dataclass
@@ -33,19 +44,21 @@ class Samples:
     #: By part: workers count as one, at their largest.
     rss: dict[str, int] = field(default_factory=dict[str, int])
     rss_at_first: dict[str, int] = field(default_factory=dict[str, int])
-    server_at_first: int = 0
-    server_peak: int = 0
-    server_at_last: int = 0
+    server: list[Held] = field(default_factory=list[Held])
     consumers: int = 0
-    #: The longest delays of the event loop that workers and scaler reported.
-    loop_lags: list[float] = field(default_factory=list[float])
+    #: Delays of the event loop's last heartbeat, by part.
+    loop_lags: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
 
-    def server(self, used: int) -> None:
-        self.server_at_first = self.server_at_first or used
-        self.server_peak, self.server_at_last = max(self.server_peak, used), used
+    @property
+    def server_at_first(self) -> int:
+        return self.server[0].used
+
+    @property
+    def server_at_last(self) -> int:
+        return self.server[-1].used
 
     def resident(self, name: str, size: int) -> None:
-        part = name.partition("-")[0]
+        part = part_of(name)
         self.rss_at_first.setdefault(part, size)
         self.rss[part] = max(size, self.rss.get(part, 0))
 
@@ -62,13 +75,8 @@ class Sampler:
     @asynccontextmanager
     async def sampling(self) -> AsyncGenerator[None]:
         """All the while, and once more at the end."""
-        task = asyncio.create_task(self._sample_on())
-        try:
+        async with beside(self._sample_on()):
             yield
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
         await self.sample()
         await self._http.aclose()
 
@@ -78,20 +86,27 @@ class Sampler:
             await asyncio.sleep(EVERY_S)
 
     async def sample(self) -> None:
-        self.samples.unaccounted.append((await self._api.stats()).value.unaccounted)
-        self.samples.server(await self.server_memory())
-        consumers = await self._server("XINFO", "CONSUMERS", self._keys.jobs, "workers")
-        self.samples.consumers = max(
-            self.samples.consumers, len(consumers) if isinstance(consumers, list) else 0
-        )
+        stats = (await self._api.stats()).value
+        jobs = Conservation.of(stats)
+        self.samples.unaccounted.append(stats.unaccounted)
+        ended = jobs.submitted - jobs.alive
+        self.samples.server.append(Held(await self._server_memory(), jobs.alive, ended))
+        self.samples.consumers = max(self.samples.consumers, await self._consumers())
         for name, pid in (await self._system.pids()).items():
             if size := resident_bytes(pid):
                 self.samples.resident(name, size)
-        for port in self._system.metrics.values():
-            await self._scrape(port)
+        await self._scrape("api", self._system.api)
+        for name, port in self._system.metrics.items():
+            await self._scrape(name, f"http://{HOST}:{port}")
         self.samples.taken += 1
 
-    async def server_memory(self) -> int:
+    async def _consumers(self) -> int:
+        consumers = await self._server("XINFO", "CONSUMERS", self._keys.jobs, GROUP)
+        if not isinstance(consumers, list):
+            raise LabError(f"XINFO CONSUMERS: {consumers!r}")
+        return len(consumers)
+
+    async def _server_memory(self) -> int:
         """What the server says it holds, in bytes."""
         info = str(await self._server("INFO", "memory"))
         return int(info.partition("used_memory:")[2].split()[0])
@@ -108,13 +123,17 @@ class Sampler:
         except ServerSaidNo as error:
             raise LabError(f"{' '.join(words)}: {error}") from error
 
-    async def _scrape(self, port: int) -> None:
+    async def _scrape(self, name: str, url: str) -> None:
         # A worker that was just killed serves nothing.
         with suppress(httpx.HTTPError):
-            text = (await self._http.get(f"http://127.0.0.1:{port}/metrics")).text
+            text = (await self._http.get(f"{url}/metrics")).text
             for line in text.splitlines():
                 if line.startswith("iwl_loop_lag_seconds "):
-                    self.samples.loop_lags.append(float(line.split()[1]))
+                    self.samples.loop_lags.setdefault(part_of(name), []).append(float(line.split()[1]))
+
+
+def part_of(name: str) -> str:
+    return name.partition("-")[0]
 
 
 def resident_bytes(pid: int) -> int | None:
