@@ -7,7 +7,7 @@ import errno
 import logging
 import signal
 import socket
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any, cast
@@ -43,8 +43,10 @@ class InPieces:
     """A transport that keeps no more than what is still to be sent: uvloop keeps all that it was given in one
     piece until the last byte of it is gone."""
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(self, transport: asyncio.Transport, written: Callable[[], None]) -> None:
+        """`written` is called after each write."""
         self._transport = transport
+        self._written = written
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -52,6 +54,7 @@ class InPieces:
     def write(self, data: bytes) -> None:
         for start in range(0, len(data), PIECE):
             self._transport.write(data[start : start + PIECE])
+        self._written()
 
 
 class Unread:
@@ -88,7 +91,7 @@ class BoundedHttp(HttpToolsProtocol):
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        in_pieces = InPieces(cast(asyncio.Transport, transport))
+        in_pieces = InPieces(cast(asyncio.Transport, transport), self._wrote)
         super().connection_made(cast(asyncio.Transport, in_pieces))
         self._await_head()
 
@@ -102,10 +105,11 @@ class BoundedHttp(HttpToolsProtocol):
         """Bytes that wait for the client to read."""
         return self.transport.get_write_buffer_size()
 
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._all_unread.add(self)
-        self._await_reading()
+    def _wrote(self) -> None:
+        if self.flow.write_paused and not self.transport.is_closing():
+            self._all_unread.add(self)
+            if self._unread_timer is None:
+                self._await_reading()
 
     def resume_writing(self) -> None:
         self._is_read()
