@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
-
-import msgspec
 
 from common.errors import OwnerFull
 from common.job import Cause, JobRequest, new_job_id
@@ -16,6 +13,7 @@ from common.redis_store import records
 from common.redis_store.calls import Calls
 from common.redis_store.keys import Keys
 from common.redis_store.scripts import Scripts
+from common.redis_store.translate import UNREADABLE, readable
 from common.settings import Settings
 from common.store import DeadLetter, Redriven
 
@@ -49,7 +47,7 @@ class DeadLetterPart:
         while True:
             count = limit if owner is None else PAGE
             reply = await self._calls.start("XREVRANGE", self._keys.dlq, top, "-", "COUNT", count)
-            found += [letter for letter in _dead_letters(reply) if owner in (None, letter.owner)]
+            found += [letter for letter in readable(_dead_letter, reply) if owner in (None, letter.owner)]
             if owner is None or len(found) >= limit or len(reply) < count:
                 return found[:limit]
             top = f"({reply[-1][0].decode()}"
@@ -112,18 +110,11 @@ class DeadLetterPart:
         start = "-"
         while True:
             reply = await self._calls.start("XRANGE", self._keys.dlq, start, "+", "COUNT", PAGE)
-            for letter in _dead_letters(reply):
+            for letter in readable(_dead_letter, reply):
                 yield letter
             if len(reply) < PAGE:
                 return
             start = f"({reply[-1][0].decode()}"
-
-
-def _dead_letters(entries: Sequence[Any]) -> Iterator[DeadLetter]:
-    """Entries that are no dead letters are somebody else's: left alone, and left out."""
-    for entry in entries:
-        with suppress(KeyError, ValueError, msgspec.DecodeError):
-            yield _dead_letter(entry)
 
 
 def _dead_letter(entry: Any) -> DeadLetter:
@@ -144,5 +135,5 @@ def _dead_letter(entry: Any) -> DeadLetter:
 def _request(request: bytes, shown: bytes | None) -> JobRequest | None:
     try:
         return records.decode_request(request, shown)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None

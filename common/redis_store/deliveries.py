@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, cast
 
-import msgspec
-
 from common.job import JobRequest
 from common.redis_store import records
 from common.redis_store.scripts import Begun
+from common.redis_store.translate import UNREADABLE
 from common.store import Lease
 
 
@@ -32,7 +31,7 @@ def parse(entries: Sequence[Any]) -> tuple[list[Delivery], list[str]]:
         try:
             fields = records.pairs(flat)
             job_id = fields["job_id"].decode()
-        except (KeyError, TypeError, ValueError):
+        except UNREADABLE:
             broken.append(entry)
             continue
         deliveries.append(Delivery(entry, job_id, _request(fields)))
@@ -42,7 +41,7 @@ def parse(entries: Sequence[Any]) -> tuple[list[Delivery], list[str]]:
 def _request(fields: Mapping[str, bytes]) -> JobRequest | None:
     try:
         return records.decode_request(fields["request"], fields.get("shown"))
-    except (KeyError, msgspec.DecodeError):
+    except UNREADABLE:
         return None
 
 

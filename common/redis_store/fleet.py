@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, cast
 
-from common.errors import SlotTaken, StoreCorrupt, TermOver
+from common.errors import SlotTaken, TermOver
 from common.fleet import (
     Backlog,
     Decision,
@@ -27,6 +27,7 @@ from common.redis_store.calls import Calls
 from common.redis_store.claims import Claims, Place
 from common.redis_store.keys import Keys
 from common.redis_store.scripts import Scripts
+from common.redis_store.translate import readable, reading
 from common.settings import Settings
 
 #: How long an unused slot is remembered for the instance that held it, and an idle consumer kept.
@@ -46,8 +47,9 @@ HISTORY_SHOWN = 20
 
 def backlog_of(reply: Sequence[Any]) -> Backlog:
     """The answer of depth.lua."""
-    now, entries, pending, retrying, dead_letters, *flat = reply
-    counts = {name: int(value) for name, value in records.pairs(flat).items()}
+    with reading("The counts"):
+        now, entries, pending, retrying, dead_letters, *flat = reply
+        counts = {name: int(value) for name, value in records.pairs(flat).items()}
     running = counts.get("running", 0)
     # Less than nothing is not zero: somebody removed entries that are still pending.
     lag = entries - pending if entries >= pending else None
@@ -184,10 +186,8 @@ class FleetPart:
 
     async def scale(self) -> ScaleView:
         reply = await self._scripts.scale(history=HISTORY_SHOWN)
-        try:
+        with reading("The published scale"):
             return self._view(reply)
-        except (KeyError, ValueError) as error:
-            raise StoreCorrupt(f"The published scale is broken: {error}") from error
 
     def _view(self, reply: Sequence[Any]) -> ScaleView:
         now, flat, history, workers = reply
@@ -198,14 +198,14 @@ class FleetPart:
             age=None if fields.updated is None else timedelta(milliseconds=now - fields.updated),
             stale=fields.stale,
             leader=fields.leader,
-            workers=tuple(_worker(name, records.pairs(row)) for name, row in workers if row),
-            history=tuple(_change(entry) for entry in history),
+            workers=tuple(readable(_worker, workers)),
+            history=tuple(readable(_change, history)),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """The scale hash, read."""
+    """The scale hash, read. What somebody broke counts as absent: the scaler's next round writes it anew."""
 
     fields: dict[str, bytes]
     now: int
@@ -222,16 +222,17 @@ class _Scale:
     @property
     def leader(self) -> str | None:
         until = self._number("leads_until")
-        return self.fields["leader"].decode() if until is not None and until > self.now else None
+        leads = until is not None and until > self.now
+        return self.fields["leader"].decode(errors="replace") if leads and "leader" in self.fields else None
 
     @property
     def decision(self) -> Decision | None:
-        desired = self._number("desired")
-        if desired is None:
+        desired, reason = self._number("desired"), self.fields.get("reason", b"").decode(errors="replace")
+        if desired is None or reason not in set(Reason):
             return None
         return Decision(
             desired=desired,
-            reason=Reason(self.fields["reason"].decode()),
+            reason=Reason(reason),
             lag=self._number("lag"),
             pending=self._number("pending"),
             retrying=self._number("retrying"),
@@ -241,11 +242,12 @@ class _Scale:
         )
 
     def _number(self, name: str) -> int | None:
-        raw = self.fields.get(name)
-        return int(raw) if raw else None
+        raw = self.fields.get(name, b"")
+        return int(raw) if raw.isdigit() and len(raw) < 15 else None
 
 
-def _worker(name: bytes, row: dict[str, bytes]) -> WorkerView:
+def _worker(slot: Sequence[Any]) -> WorkerView:
+    name, row = slot[0], records.pairs(slot[1])
     return WorkerView(
         worker=name.decode(),
         instance=row["instance"].decode(),

@@ -10,8 +10,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from urllib.parse import quote
 
-import msgspec
-
 from common.errors import (
     IdempotencyConflict,
     JobEnded,
@@ -27,6 +25,7 @@ from common.redis_store.calls import Calls
 from common.redis_store.dead import DeadLetterPart
 from common.redis_store.keys import Keys
 from common.redis_store.scripts import Scripts
+from common.redis_store.translate import readable, reading
 from common.redis_store.waiters import Changed, Waiters
 from common.settings import Settings
 from common.store import EventKind, JobEvent, Submitted
@@ -57,7 +56,7 @@ class GatewayPart(DeadLetterPart):
                 created, position = int(values[0]), int(values[1])
                 return Submitted(job=_accepted(submission, created), replayed=False, position=position)
             case "replayed":
-                job = (await self._read([cast(bytes, values[0]).decode()]))[0]
+                job = (await self._read([str(values[0])]))[0]
                 # Its result ran out just now, and with it the key: the next try is the first.
                 if job is None:
                     return await self.submit(submission, max_depth=max_depth, max_open=max_open)
@@ -71,7 +70,7 @@ class GatewayPart(DeadLetterPart):
 
     async def _submit(
         self, submission: Submission, max_depth: int, max_open: int
-    ) -> tuple[str, list[bytes | int]]:
+    ) -> tuple[str, list[str | int]]:
         request, key = submission.request, submission.idempotency_key
         body, shown = records.encode_request(request)
         return await self._durable.submit(
@@ -195,13 +194,13 @@ class GatewayPart(DeadLetterPart):
             reply = await self._calls.start(
                 "XRANGE", self._keys.tokens(job.job_id), f"({last}", "+", "COUNT", PAGE
             )
-            for entry in cast(list[Any], reply):
-                event = _event(entry)
-                last = event.id
+            for event in readable(_event, cast(list[Any], reply)):
                 yield event
                 if event.status is not None and event.status.terminal:
                     return
-            if not reply:
+            if reply:
+                last = reply[-1][0].decode()
+            else:
                 if job.status.terminal:
                     return
                 job = await self.get(job.job_id)
@@ -242,16 +241,16 @@ def _light(job: Job) -> Job:
 
 
 def _job(job_id: str, reply: Sequence[bytes]) -> Job | None:
-    try:
+    with reading(f"The record of job {job_id}"):
         match reply[0]:
             case b"ended":
                 return records.decode_ended(job_id, reply[1])
             case b"live":
                 return records.decode_live(job_id, reply[1], records.pairs(reply[2:]))
-            case _:
+            case b"gone":
                 return None
-    except (msgspec.DecodeError, KeyError, ValueError) as error:
-        raise StoreCorrupt(f"The record of job {job_id} is broken: {error}") from error
+            case _:
+                raise ValueError("somebody put something else in its place")
 
 
 def _event(entry: Any) -> JobEvent:

@@ -161,7 +161,7 @@ def decode_live(job_id: str, shown: bytes, fields: Mapping[str, bytes]) -> Job:
 def pairs(flat: Sequence[bytes] | Mapping[bytes, bytes]) -> dict[str, bytes]:
     """Fields by name: from a script `name value name value ...`, from the client library a mapping."""
     items = flat.items() if isinstance(flat, Mapping) else zip(flat[::2], flat[1::2], strict=True)
-    return {name.decode(): value for name, value in items}
+    return {name.decode(errors="replace"): value for name, value in items}
 
 
 def _dense(fields: Mapping[str, object]) -> bytes:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from common.redis_store.calls import Calls
+from common.redis_store.translate import reading
 from common.redis_store.variadic import Variadic
 from common.redis_store.wire import Argument
 
 log = logging.getLogger(__name__)
+
+A = TypeVar("A")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,12 @@ class Scripts:
         self._keep = keep
         self._variadic = Variadic(calls)
 
+    async def _ask(self, parse: Callable[[Any], A], script: str, *arguments: Argument) -> A:
+        """Raises StoreCorrupt for a reply of another shape: what a script read may be somebody else's."""
+        reply = await self._calls.run(script, *arguments)
+        with reading(f"The reply of {script}"):
+            return parse(reply)
+
     # ---- gateway
 
     async def submit(
@@ -62,23 +71,21 @@ class Scripts:
         recent_max: int,
         max_depth: int,
         max_open: int,
-    ) -> tuple[str, list[bytes | int]]:
+    ) -> tuple[str, list[str | int]]:
         """The answer word and its values: accepted created position | replayed id | conflict | full depth |
         owner_full open."""
         optional = "" if expires_in is None else expires_in
-        reply = await self._calls.run(
-            "submit", job_id, request, shown, owner, idem, fingerprint, optional, "1" if stream else "",
-            recent_max, max_depth, max_open,
+        return await self._ask(
+            _submitted, "submit", job_id, request, shown, owner, idem, fingerprint, optional,
+            "1" if stream else "", recent_max, max_depth, max_open,
         )  # fmt: skip
-        word, *values = cast(list[Any], reply)
-        return word.decode(), values
 
     async def read(self, *, job_ids: Sequence[str]) -> list[list[bytes]]:
-        """For each id: ended record | live shown name value ... | gone."""
+        """For each id: ended record | live shown name value ... | broken | gone."""
         return cast(list[list[bytes]], await self._calls.run("read", *job_ids))
 
     async def watch(self, *, gateway: str, job_ids: Sequence[str]) -> list[str]:
-        return _words(await self._calls.run("watch", gateway, *job_ids))
+        return await self._ask(_words, "watch", gateway, *job_ids)
 
     def start_watch(self, *, gateway: str, job_id: str) -> asyncio.Future[object]:
         """As `watch`, sent with whatever else is issued in this tick."""
@@ -86,7 +93,7 @@ class Scripts:
 
     async def cancel(self, *, job_id: str) -> list[str]:
         """cancelled | ended status | gone."""
-        return _words(await self._calls.run("cancel", *self._keep.head, job_id))
+        return await self._ask(_words, "cancel", *self._keep.head, job_id)
 
     async def redrive(
         self,
@@ -145,7 +152,7 @@ class Scripts:
         )
 
     async def append(self, *, job_id: str, token: str, seq: int, text: str) -> str:
-        return _word(await self._calls.run("append", job_id, token, seq, text))
+        return await self._ask(_word, "append", job_id, token, seq, text)
 
     async def drop(self, *, entries: Sequence[str]) -> int:
         return cast(int, await self._calls.run("drop", *entries))
@@ -170,18 +177,13 @@ class Scripts:
         """Worker, epoch, desired and age of the scale (-1: none), live lower workers that cannot read.
 
         None when the id is taken."""
-        reply = await self._calls.run(
-            "announce", instance, process, worker_id, held, int(lost), int(movable), ttl, keep,
+        return await self._ask(
+            _seat, "announce", instance, process, worker_id, held, int(lost), int(movable), ttl, keep,
             concurrency, busy, int(ready),
         )  # fmt: skip
-        word, *values = cast(list[Any], reply)
-        if word == b"taken":
-            return None
-        name, epoch, desired, age, unable = values
-        return name.decode(), epoch, desired, age, unable
 
     async def retire(self, *, worker: str, process: str) -> str:
-        return _word(await self._calls.run("retire", worker, process))
+        return await self._ask(_word, "retire", worker, process)
 
     async def depth(self) -> list[Any]:
         """Now, entries, pending, retrying, dead letters, then counts as name value ..."""
@@ -189,13 +191,11 @@ class Scripts:
 
     async def promote(self, *, limit: int) -> tuple[int, int]:
         """Jobs queued, time until the next (-1: none)."""
-        promoted, next_in = cast(list[int], await self._calls.run("promote", *self._keep.head, limit))
-        return promoted, next_in
+        return await self._ask(_pair, "promote", *self._keep.head, limit)
 
     async def expire(self, *, limit: int) -> tuple[int, int]:
         """Jobs ended, time until the next (-1: none)."""
-        ended, next_in = cast(list[int], await self._calls.run("expire", *self._keep.head, limit))
-        return ended, next_in
+        return await self._ask(_pair, "expire", *self._keep.head, limit)
 
     async def reconcile(self, *, idle: int, job_ids: Sequence[str]) -> list[str]:
         items = [(job_id,) for job_id in job_ids]
@@ -208,7 +208,7 @@ class Scripts:
         return await self._calls.run("lock", name, holder, ttl) == 1
 
     async def lead(self, *, candidate: str, ttl: int) -> int | None:
-        term = cast(int, await self._calls.run("lead", candidate, ttl))
+        term = await self._ask(int, "lead", candidate, ttl)
         return None if term < 0 else term
 
     async def publish_scale(
@@ -226,10 +226,8 @@ class Scripts:
         history: int,
     ) -> str:
         known = ["" if number is None else number for number in (lag, pending, retrying)]
-        return _word(
-            await self._calls.run(
-                "publish_scale", term, desired, reason, *known, minimum, maximum, int(observed), history
-            )
+        return await self._ask(
+            _word, "publish_scale", term, desired, reason, *known, minimum, maximum, int(observed), history
         )
 
     async def scale(self, *, history: int) -> list[Any]:
@@ -242,6 +240,23 @@ def _word(reply: object) -> str:
 
 def _words(reply: object) -> list[str]:
     return [word.decode() for word in cast(list[bytes], reply)]
+
+
+def _submitted(reply: list[bytes | int]) -> tuple[str, list[str | int]]:
+    word, *values = [value.decode() if isinstance(value, bytes) else value for value in reply]
+    return str(word), values
+
+
+def _seat(reply: list[Any]) -> tuple[str, int, int, int, int] | None:
+    if reply[0] == b"taken":
+        return None
+    _, name, epoch, desired, age, unable = reply
+    return name.decode(), epoch, desired, age, unable
+
+
+def _pair(reply: list[int]) -> tuple[int, int]:
+    first, second = reply
+    return first, second
 
 
 def _revived(reply: object) -> tuple[str, str]:

@@ -1,7 +1,12 @@
-"""The one place where the client library's exceptions become ours."""
+"""The one place where the client library's exceptions become ours, and values that cannot be read."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+import msgspec
 from redis import exceptions
 
 from common.errors import StoreCorrupt, StoreDenied, StoreError, StoreFull, StoreUnavailable
@@ -18,6 +23,37 @@ PASSING_CLASSES = (
     exceptions.ClusterDownError,
     exceptions.NoScriptError,
 )
+#: What reading a value raises that somebody broke: of another shape, not a number, or a time in no calendar.
+UNREADABLE = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    msgspec.DecodeError,
+)
+
+A = TypeVar("A")
+
+
+@contextmanager
+def reading(what: str) -> Generator[None, None, None]:
+    """Raises StoreCorrupt for whatever in it cannot be read."""
+    try:
+        yield
+    except UNREADABLE as error:
+        raise StoreCorrupt(f"{what} cannot be read: {error!r}") from error
+
+
+def readable(parse: Callable[[Any], A], values: Iterable[Any]) -> list[A]:
+    """Those that can be read; the others are somebody else's: left alone, and left out."""
+    parsed: list[A] = []
+    for value in values:
+        with suppress(*UNREADABLE):
+            parsed.append(parse(value))
+    return parsed
 
 
 def translate(error: Exception) -> StoreError:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 
 from common.errors import StoreCorrupt
 from common.redis_store.calls import Calls
+from common.redis_store.translate import reading
 from common.redis_store.wire import Argument
 
 log = logging.getLogger(__name__)
@@ -41,7 +42,8 @@ class Variadic:
         for reply in replies:
             if isinstance(reply, BaseException):
                 raise reply
-            answers += [parse(answer) for answer in cast(list[Any], reply)]
+            with reading(f"An answer of {script}"):
+                answers += [parse(answer) for answer in cast(list[Any], reply)]
         return answers
 
     async def _singly(
@@ -54,10 +56,11 @@ class Variadic:
             if len(errors) == len(items) or not isinstance(error, StoreCorrupt):
                 raise error
         log.error("a job's keys are broken", extra={"script": script, "errors": [str(e) for e in errors]})
-        return [
-            culprit if isinstance(reply, BaseException) else parse(cast(list[Any], reply)[0])
-            for reply in replies
-        ]
+        with reading(f"An answer of {script}"):
+            return [
+                culprit if isinstance(reply, BaseException) else parse(cast(list[Any], reply)[0])
+                for reply in replies
+            ]
 
 
 def _chunks(items: Sequence[Item]) -> list[Sequence[Item]]:
