@@ -7,12 +7,13 @@
 --          expired | dead | usurped
 -- Promise  P2: only the live copy. P3: a running job only after its lease, or under an older epoch of the
 --          caller's instance and slot. P4: the token finds its own start again. P6: starts count here.
--- @include keys record events queue owners ending
+-- @include keys record ended events queue owners ending
 local idle, max_attempts, worker, instance = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local epoch, busy, alone = tonumber(ARGV[8]), tonumber(ARGV[9]), false
+clear_foreign(worker_key(worker), 'hash')
 local seat = redis.call('HMGET', worker_key(worker), 'instance', 'epoch')
 redis.call('XPENDING', JOBS, GROUP)  -- raises NOGROUP before any write
-local usurped = seat[1] ~= instance or tonumber(seat[2] or '') ~= epoch
+local usurped = seat[1] ~= instance or whole(seat[2]) ~= epoch
 
 -- @include judge start
 local items, taken = {}, {}

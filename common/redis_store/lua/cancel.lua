@@ -4,7 +4,7 @@
 -- ARGV     1-3 see ending, job_id
 -- Answers  cancelled | ended status | gone
 -- Promise  P4: cancelling a cancelled job answers cancelled. P9: an ended job stays as it is.
--- @include keys record events queue owners ending
+-- @include keys record ended events queue owners ending
 local id = ARGV[4]
 local job = read_record(id)
 if job then

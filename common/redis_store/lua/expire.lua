@@ -4,7 +4,7 @@
 -- ARGV     1-3 see ending, limit
 -- Answers  number of jobs ended, milliseconds until the next deadline (-1: none waits)
 -- Promise  P4 and P8: guarded by deadline <= TIME, so any number of time keepers may run it.
--- @include keys record events queue owners ending
+-- @include keys record events queue owners ending due
 local ids = redis.call('ZRANGEBYSCORE', DEADLINES, '-inf', now, 'LIMIT', 0, ARGV[4])
 local ended = 0
 for _, id in ipairs(ids) do
@@ -19,5 +19,4 @@ for _, id in ipairs(ids) do
     redis.call('ZREM', DEADLINES, id)
   end
 end
-local first = redis.call('ZRANGE', DEADLINES, 0, 0, 'WITHSCORES')[2]
-return {ended, first and math.max(0, tonumber(first) - now) or -1}
+return {ended, next_in(DEADLINES)}

@@ -4,7 +4,7 @@
 -- ARGV     worker, then for each lease: job_id, token
 -- Answers  for each lease: held | cancelled | expired | taken
 -- Promise  P3: guarded by the token alone; a missing group raises NOGROUP before any write.
--- @include keys record
+-- @include keys record ended
 local worker, answers, leases = ARGV[1], {}, {}
 redis.call('XPENDING', JOBS, GROUP)
 
@@ -21,9 +21,9 @@ for i = 2, #ARGV, 2 do
 end
 
 local entries = {}
-for i, job in ipairs(leases) do
+for _, job in ipairs(leases) do
   redis.call('HSET', record_key(job.id), 'lease', now)
-  entries[i] = job.entry
+  entries[#entries + 1] = job.entry
 end
 -- JUSTID: a plain XCLAIM would raise the delivery count. It takes the entry back from whoever swept it.
 if #entries > 0 then

@@ -6,7 +6,7 @@
 -- Answers  for each lease: retrying | failed | expired | lost, or what the token was answered before
 -- Promise  P5: the new entry and the end of the old one, or the failure and its dead letter, are one write.
 --          P6: the budget is starts less refunds.
--- @include keys record events queue owners ending requeue
+-- @include keys record ended events queue owners ending requeue
 local max_attempts = tonumber(ARGV[4])
 local items = {}
 for i = 5, #ARGV, 5 do

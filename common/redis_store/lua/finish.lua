@@ -5,7 +5,7 @@
 -- Answers  for each lease: succeeded | lost, or what the token was answered before
 -- Promise  P3: only the token's holder. P4: the ending token gets its answer again. P5: result, entry,
 --          record and counts change together.
--- @include keys record events queue owners ending
+-- @include keys record ended events queue owners ending
 local items = {}
 for i = 4, #ARGV, 4 do
   items[#items + 1] = {id = ARGV[i], token = ARGV[i + 1], result = ARGV[i + 2], shown = ARGV[i + 3]}

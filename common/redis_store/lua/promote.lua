@@ -5,7 +5,7 @@
 -- Answers  number of jobs queued, milliseconds until the next is due (-1: none waits)
 -- Promise  P4 and P8: guarded by due <= TIME, so any number of time keepers may run it. P5: a broken one does
 --          not stop the others.
--- @include keys record events queue owners ending
+-- @include keys record events queue owners ending due
 local ids = redis.call('ZRANGEBYSCORE', RETRIES, '-inf', now, 'LIMIT', 0, ARGV[4])
 local promoted = 0
 
@@ -27,5 +27,4 @@ for _, id in ipairs(ids) do
     promote(job)
   end
 end
-local first = redis.call('ZRANGE', RETRIES, 0, 0, 'WITHSCORES')[2]
-return {promoted, first and math.max(0, tonumber(first) - now) or -1}
+return {promoted, next_in(RETRIES)}

@@ -4,7 +4,7 @@
 -- ARGV     job ids
 -- Answers  for each id: ended record | live shown name value name value ... | gone
 -- Promise  P9: an ended record is read as it was written.
--- @include keys record
+-- @include keys record ended
 local answers = {}
 for i, id in ipairs(ARGV) do
   if read_ending(id) then

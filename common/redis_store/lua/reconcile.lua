@@ -19,6 +19,11 @@ local function passed(entry)  -- whether the group's cursor is beyond the entry
   return ms < last_ms or (ms == last_ms and tonumber(seq) <= tonumber(last_seq))
 end
 
+local function comes_up(entry)  -- whether it will be delivered, or is in somebody's hands
+  if not delivered or not passed(entry) then return true end
+  return #redis.call('XPENDING', JOBS, GROUP, entry, entry, 1) > 0
+end
+
 local function reconcile(job)
   if job.deadline then redis.call('ZADD', DEADLINES, 'NX', job.deadline, job.id) end
   if job.due then
@@ -30,10 +35,11 @@ local function reconcile(job)
     bury(job, nil, 'lost', GONE)
     return 'lost'
   end
-  if not delivered or not passed(job.entry) then return 'fine' end
-  if #redis.call('XPENDING', JOBS, GROUP, job.entry, job.entry, 1) > 0 then return 'fine' end
-  drop_entry(job.entry)
+  if job.entry and comes_up(job.entry) then return 'fine' end
   redis.call('HSET', record_key(job.id), 'entry', add_entry(job.id, job.starts + 1, request, shown))
+  redis.call('HDEL', record_key(job.id), 'due', 'request', 'shown')
+  redis.call('ZREM', RETRIES, job.id)
+  drop_entry(job.entry)
   return 'requeued'
 end
 

@@ -4,7 +4,7 @@
 -- ARGV     1-3 see ending, max_attempts, max_refunds, then for each lease: job_id, token
 -- Answers  for each lease: released | failed | lost, or what the token was answered before
 -- Promise  P6: refunds are bounded; after the last one a start counts although it was given back.
--- @include keys record events queue owners ending requeue
+-- @include keys record ended events queue owners ending requeue
 local max_attempts, max_refunds = tonumber(ARGV[4]), tonumber(ARGV[5])
 local items = {}
 for i = 6, #ARGV, 2 do items[#items + 1] = {id = ARGV[i], token = ARGV[i + 1]} end

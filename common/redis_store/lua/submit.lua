@@ -6,7 +6,7 @@
 -- Answers  accepted created position | replayed job_id | conflict | full depth | owner_full open
 -- Promise  P4: a re-sent submit finds its own job id. P5: key and job are stored together. P10: no allow-oom
 --          flag, so that a full server refuses it before any write.
--- @include keys record queue owners accept
+-- @include keys record ended queue owners accept
 local job = {
   id = ARGV[1], request = ARGV[2], shown = ARGV[3], owner = ARGV[4], idem = ARGV[5], fingerprint = ARGV[6],
   expires_in = ARGV[7], stream = ARGV[8], recent_max = tonumber(ARGV[9]),

@@ -4,7 +4,7 @@
 -- ARGV     gateway, then job ids
 -- Answers  for each id: ended | live | gone
 -- Promise  P7: the registration lives in the record and goes with it.
--- @include keys record
+-- @include keys record ended
 local gateway, answers = ARGV[1], {}
 for i = 2, #ARGV do
   local id = ARGV[i]

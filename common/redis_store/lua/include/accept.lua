@@ -1,3 +1,8 @@
+-- Accepting a job. Listings are made anew when somebody broke them: the reconciler knows what is due.
+clear_foreign(RETRIES, 'zset')
+clear_foreign(DEADLINES, 'zset')
+clear_foreign(RECENT, 'zset')
+
 -- Raises WRONGTYPE before any write when somebody put something under a new job's names.
 local function check_new(id)
   redis.call('HLEN', record_key(id))

@@ -2,6 +2,10 @@
 -- length of the dead-letter stream as ARGV 1 to 3.
 local RESULT_TTL, IDEM_TTL, DLQ_MAXLEN = ARGV[1], ARGV[2], ARGV[3]
 
+-- The reconciler, or a submit, makes them anew.
+clear_foreign(RETRIES, 'zset')
+clear_foreign(DEADLINES, 'zset')
+
 -- The ended record: what a client may read, plus the ending token (P4). Its first two fields are fixed:
 -- read_ending looks at them. An attempt that was running is told by `started`; derived fields are left out.
 local function ended_record(job, ending)
@@ -24,7 +28,7 @@ end
 local function end_job(job, ending)
   redis.call('SET', result_key(job.id), ended_record(job, ending), 'PX', RESULT_TTL)
   redis.call('DEL', record_key(job.id))
-  if job.entry then drop_entry(job.entry) end
+  drop_entry(job.entry)
   if job.due then redis.call('ZREM', RETRIES, job.id) end
   if job.deadline then redis.call('ZREM', DEADLINES, job.id) end
   if job.idem then redis.call('PEXPIRE', idem_key(job.idem), IDEM_TTL) end

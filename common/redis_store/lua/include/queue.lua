@@ -1,5 +1,6 @@
 -- Putting a job into the stream and taking it out again.
 local function drop_entry(entry)
+  if not entry then return end
   redis.call('XACK', JOBS, GROUP, entry)
   redis.call('XDEL', JOBS, entry)
 end

@@ -1,22 +1,29 @@
--- The live record as a table, or nil when there is none or somebody broke it. Numbers that are reckoned with
--- or written into JSON are numbers here.
+-- The id of an entry that the server can read, or nil.
+local function entry_id(text)
+  local ms, seq = string.match(text or '', '^(%d+)%-(%d+)$')
+  return ms and #ms < 20 and #seq < 20 and text or nil
+end
+
+-- The live record as a table, or nil when there is none or somebody broke it: what a script does with one job
+-- must not raise an error and stop the others. Numbers that are reckoned with or written into JSON are numbers here.
 local function read_record(id)
   local key = record_key(id)
-  local kind = redis.call('TYPE', key)
-  if (kind.ok or kind) ~= 'hash' then return nil end
+  if type_of(key) ~= 'hash' then return nil end
   local flat, job = redis.call('HGETALL', key), {id = id}
   for i = 1, #flat, 2 do job[flat[i]] = flat[i + 1] end
-  job.created, job.starts, job.refunds = tonumber(job.created), tonumber(job.starts or 0), tonumber(job.refunds or 0)
-  if not (job.state and job.created and job.starts and job.refunds) then return nil end
+  job.created, job.starts, job.refunds = whole(job.created), whole(job.starts or '0'), whole(job.refunds or '0')
+  if not (job.created and job.starts and job.refunds) then return nil end
   if job.state == 'running' then
-    job.started, job.lease, job.epoch = tonumber(job.started), tonumber(job.lease), tonumber(job.epoch)
-    if not (job.started and job.lease and job.epoch) then return nil end
+    job.started, job.lease, job.epoch = whole(job.started), whole(job.lease), whole(job.epoch)
+    if not (job.started and job.lease and job.epoch and job.worker and job.token) then return nil end
+  elseif job.state == 'queued' then
+    job.started, job.token = nil, nil
+  else
+    return nil
   end
-  job.deadline, job.due, job.seq = tonumber(job.deadline), tonumber(job.due), tonumber(job.seq)
-  if job.stream then
-    local log = redis.call('TYPE', tokens_key(id))
-    if (log.ok or log) ~= 'stream' and (log.ok or log) ~= 'none' then job.stream = nil end  -- not ours: no log
-  end
+  job.deadline, job.due, job.seq, job.entry = whole(job.deadline), whole(job.due), whole(job.seq), entry_id(job.entry)
+  local log = job.stream and type_of(tokens_key(id))
+  if log ~= 'stream' and log ~= 'none' then job.stream = nil end  -- not ours: no log
   return job
 end
 
@@ -25,20 +32,6 @@ local function current(item, handled)
   if handled[item.id] then item.job = read_record(item.id) end
   handled[item.id] = true
   return item.job
-end
-
--- Status and ending token of an ended job; its record begins with them (see end_job).
-local function read_ending(id)
-  local kind = redis.call('TYPE', result_key(id))
-  if (kind.ok or kind) ~= 'string' then return nil end
-  return string.match(redis.call('GETRANGE', result_key(id), 0, 127), '^{"status":"(%a+)","token":"([^"]*)"')
-end
-
--- Whether the caller's token holds the job; if not, the answer it got (or would have got) when it did.
-local function settled_before(id, job, token)
-  if job then return job.settled == token and job.answer or 'lost' end
-  local status, ending_token = read_ending(id)
-  return ending_token == token and status or 'lost'
 end
 
 -- The request and its client-visible part travel in the entry; while a delayed retry waits, in the record.

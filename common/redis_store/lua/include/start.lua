@@ -18,7 +18,7 @@ local function start(job, token)
 end
 
 local function started(job)
-  local waited = job.starts == 1 and job.started - job.created or -1
+  local waited = job.starts == 1 and job.started and job.started - job.created or -1
   local reclaimed = job.ledger and string.find(job.ledger, '"crash",null]', -13, true)
   return {'run', job.starts, waited, reclaimed and 1 or 0, job.alone and 1 or 0}
 end
