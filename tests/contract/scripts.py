@@ -196,6 +196,13 @@ async def _(stage: Stage) -> Call:
     return lambda: stage.scripts.read(job_ids=["unknown"])
 
 
+@answer("read", "broken")
+async def _(stage: Stage) -> Call:
+    job = await submit(stage.gateway)
+    await stage.vandal.make_wrong_type(stage.vandal.keys.record(job.job_id))
+    return lambda: stage.scripts.read(job_ids=[job.job_id])
+
+
 @answer("watch", "ended")
 async def _(stage: Stage) -> Call:
     lease = await stage.running()

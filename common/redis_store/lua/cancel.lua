@@ -13,6 +13,7 @@ if job then
   return {'cancelled'}
 end
 local status = read_ending(id)
+if not status and is_broken(id) then error('WRONGTYPE the job is broken') end
 if not status then return {'gone'} end
 if status == 'cancelled' then return {'cancelled'} end
 return {'ended', status}

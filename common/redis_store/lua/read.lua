@@ -2,7 +2,7 @@
 -- Reads jobs as clients see them.
 -- KEYS     namespace
 -- ARGV     job ids
--- Answers  for each id: ended record | live shown name value name value ... | gone
+-- Answers  for each id: ended record | live shown name value name value ... | broken | gone
 -- Promise  P9: an ended record is read as it was written.
 -- @include keys record ended
 local answers = {}
@@ -17,7 +17,7 @@ for i, id in ipairs(ARGV) do
       table.insert(answers[i], 1, shown or '')
       table.insert(answers[i], 1, 'live')
     else
-      answers[i] = {'gone'}
+      answers[i] = {is_broken(id) and 'broken' or 'gone'}
     end
   end
 end

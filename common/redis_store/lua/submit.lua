@@ -20,8 +20,9 @@ if mine then return {'accepted', mine.created, math.max(0, position - 1)} end
 if read_ending(job.id) then return {'replayed', job.id} end
 
 if job.idem ~= '' then
-  local known = redis.call('GET', idem_key(job.idem)) or ''
-  local known_id, fingerprint = string.match(known, '^(%S+) (%S+)$')
+  local known = redis.call('GET', idem_key(job.idem))
+  local known_id, fingerprint = string.match(known or '', '^(%S+) (%S+)$')
+  if known and not known_id then error('WRONGTYPE an idempotency key is broken') end
   if known_id and redis.call('EXISTS', record_key(known_id), result_key(known_id)) > 0 then
     if fingerprint ~= job.fingerprint then return {'conflict'} end
     return {'replayed', known_id}
