@@ -9,10 +9,9 @@
 local instance, process, wanted, held, lost, movable = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local ttl, keep = tonumber(ARGV[7]), tonumber(ARGV[8])
 
-local function owner(name) return redis.call('HMGET', worker_key(name), 'instance', 'process') end
-local function free(name)
-  local until_ms = redis.call('ZSCORE', WORKERS, name)
-  return not until_ms or tonumber(until_ms) <= now
+local function owner(name) return slot_fields(name, 'instance', 'process', 'epoch') end
+local function free(name)  -- a seat without a holder is nobody's, however long it lasts
+  return not owner(name)[2] or tonumber(redis.call('ZSCORE', WORKERS, name) or 0) <= now
 end
 -- A restart under the same instance takes its slot back at once; a process that lost it does not fight back.
 local successor = held ~= '' and owner(held)[2]
@@ -47,13 +46,15 @@ name = better or name or choose()
 if not name then return {'taken'} end
 
 local key = worker_key(name)
-if owner(name)[2] ~= process then
+-- A new number is always a higher one: a number that somebody broke is given up like a former holder's.
+if owner(name)[2] ~= process or not whole(owner(name)[3]) then
   redis.call('DEL', key)
   redis.call('HSET', key, 'instance', instance, 'process', process, 'epoch', redis.call('HINCRBY', COUNTS, 'epoch', 1))
 end
 redis.call('HSET', key, 'concurrency', ARGV[9], 'busy', ARGV[10], 'ready', ARGV[11], 'seen', now)
-redis.call('PEXPIRE', key, keep)
+redis.call('PEXPIRE', key, math.max(keep, ttl))
 redis.call('ZADD', WORKERS, now + ttl, name)
 local scale = redis.call('HMGET', SCALE, 'desired', 'updated')
-local age = scale[2] and now - tonumber(scale[2]) or -1
-return {'seat', name, tonumber(redis.call('HGET', key, 'epoch')), tonumber(scale[1] or -1), age, unable_below(name)}
+local desired, updated = whole(scale[1]), whole(scale[2])
+return {'seat', name, whole(redis.call('HGET', key, 'epoch')), desired or -1, updated and now - updated or -1,
+  unable_below(name)}

@@ -15,7 +15,7 @@ for i = 5, #ARGV, 5 do
   local found = ARGV[i] ~= '' and redis.call('XRANGE', DLQ, ARGV[i], ARGV[i])[1]
   for j = 1, found and #found[2] or 0, 2 do item.fields[found[2][j]] = found[2][j + 1] end
   item.letter = found and found[1]
-  redis.call('STRLEN', link_key(item.old))
+  clear_foreign(link_key(item.old), 'string')
   check_new(item.id)
   items[#items + 1] = item
 end

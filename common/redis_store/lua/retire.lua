@@ -4,9 +4,9 @@
 -- ARGV     worker, process
 -- Answers  retired | taken
 -- Promise  P7: the consumer goes only when this script saw nothing pending (DELCONSUMER drops its entries).
--- @include keys fleet
+-- @include keys fleet slots
 local worker, process = ARGV[1], ARGV[2]
-local holder = redis.call('HGET', worker_key(worker), 'process')
+local holder = slot_fields(worker, 'process')[1]
 if holder and holder ~= process then return 'taken' end
 redis.call('DEL', worker_key(worker))
 redis.call('ZREM', WORKERS, worker)

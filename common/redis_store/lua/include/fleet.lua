@@ -1,5 +1,5 @@
--- Raises WRONGTYPE before any write, as keys does, for the keys that only the fleet's scripts write.
+-- Keys that only the fleet's scripts write. Each heartbeat and each round of the scaler writes them anew.
 local SCALE_LOG = ns .. ':scale:log'
-redis.call('ZCARD', WORKERS)
-redis.call('HLEN', SCALE)
-redis.call('XLEN', SCALE_LOG)
+clear_foreign(WORKERS, 'zset')
+clear_foreign(SCALE, 'hash')
+clear_foreign(SCALE_LOG, 'stream')

@@ -1,7 +1,7 @@
 -- Unfinished jobs of each owner (JSON), which `max_open` limits. Jobs without an owner are not counted. Counts
 -- are set, not incremented: somebody else's value must not raise an error after the first write (P5).
 local OWNERS = ns .. ':owners'
-redis.call('HLEN', OWNERS)
+clear_foreign(OWNERS, 'hash')
 
 local function open_jobs(owner) return tonumber(redis.call('HGET', OWNERS, owner) or '') or 0 end
 
