@@ -105,7 +105,11 @@ class ServerProcess:
         """Returns once the server answers, its data loaded."""
         options = [word for name, value in self._options.items() for word in (f"--{name}", value)]
         self._process = subprocess.Popen(
-            [self.binary, *options], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+            [self.binary, *options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            # A limit on the size of its files fails a write then, as a full disk does, and kills nobody.
+            restore_signals=False,
         )
         deadline = time.monotonic() + 10
         while not self._answers():
@@ -149,6 +153,10 @@ class ServerProcess:
     def log(self) -> str:
         path = self._directory / "server.log"
         return path.read_text()[-2000:] if path.exists() else "no log"
+
+    def log_bytes(self) -> int:
+        """How long its append-only file is now."""
+        return max(path.stat().st_size for path in self._directory.glob("appendonlydir/*.incr.aof"))
 
     def _answers(self) -> bool:
         client = redis.Redis(port=self.port, socket_timeout=1)

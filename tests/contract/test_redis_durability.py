@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 
-from common.errors import NotDurable, StoreRefused
+from common.errors import JobNotFound, NotDurable, StoreRefused, StoreUnavailable
 from common.redis_store.store import RedisStore, check_version
 from common.settings import Durability, Settings
 from common.store import Store
@@ -131,3 +132,25 @@ async def test_a_replay_is_as_durable_as_the_first_answer(start_server: StartSer
         for again in (sent, submission(idempotency_key="k")):
             with pytest.raises(NotDurable):
                 await store.submit(again)
+
+
+async def test_without_waiting_for_the_disk_a_job_accepted_as_it_fills_lasts_as_long_as_the_process(
+    start_server: StartServer, namespace: str
+) -> None:
+    """The server answers the batch whose write to the log fails, and refuses the next ones."""
+    server = start_server(durable=True)
+    async with started(server, namespace, Durability.SERVER) as store:
+        on_disk, in_memory = submission(), submission()
+        await store.submit(on_disk)
+        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (server.log_bytes(), resource.RLIM_INFINITY))
+        await store.submit(in_memory)
+        with pytest.raises(StoreUnavailable, match="MISCONF"):
+            await store.submit(submission())
+        with pytest.raises(StoreUnavailable, match="MISCONF"):
+            await store.ping()
+        assert (await store.get(in_memory.job_id)).job_id == in_memory.job_id
+        server.kill()
+        server.start()
+        assert (await store.get(on_disk.job_id)).job_id == on_disk.job_id
+        with pytest.raises(JobNotFound):
+            await store.get(in_memory.job_id)
