@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Awaitable
 from typing import Any, Protocol, cast
 
 from redis.asyncio import Redis
 
-from common.redis_store.keys import Keys
 from common.redis_store.wire import Argument
 from tests.servers import Server
 
@@ -62,17 +60,6 @@ async def leaks(raw: Redis, namespace: str, permanent: frozenset[str]) -> list[s
         for key in suspects
         if await raw.ttl(key) == -1 and not await _belongs_to(raw, key, live, f"{namespace}:idem:")
     ]
-
-
-async def miscounted_owners(raw: Redis, keys: Keys) -> dict[str, tuple[int, int]]:
-    """Owners whose count of unfinished jobs is not the number of their live records: counted, found."""
-    counted = await cast("Awaitable[dict[str, str]]", raw.hgetall(keys.owners))
-    found = Counter[str]()
-    for key in await keys_of(raw, f"{keys.namespace}:job"):
-        owner = await cast("Awaitable[str | None]", raw.hget(key, "owner"))
-        found.update([owner] if owner else [])
-    pairs = {owner: (int(counted.get(owner, 0)), found[owner]) for owner in {*counted, *found}}
-    return {owner: pair for owner, pair in pairs.items() if pair[0] != pair[1]}
 
 
 async def _belongs_to(raw: Redis, key: str, live: set[str], idempotency: str) -> bool:

@@ -24,5 +24,8 @@ def broken_script(file: str, line: str, instead: str) -> Generator[None]:
         (copy / file).write_text(source.replace(line, instead))
         patch.setattr(loader, "LUA", copy)
         loader.load.cache_clear()
-        yield
-    loader.load.cache_clear()
+        try:
+            yield
+        finally:
+            # Also for a test that failed: the others must not run the broken script.
+            loader.load.cache_clear()

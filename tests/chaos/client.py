@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import msgspec
 
+from tests.chaos.stage import KEY
 from tests.chaos.succession import Fault, Succession
 
 Json = dict[str, Any]
@@ -25,7 +26,12 @@ class Client:
         self._gateways = gateways
         #: To send them away, and to know what they do.
         self.workers = workers
-        self._http = httpx.AsyncClient(timeout=LONGEST_WAIT_S + 5, verify=False, trust_env=False)
+        self._http = httpx.AsyncClient(
+            headers={"Authorization": f"Bearer {KEY}"},
+            timeout=LONGEST_WAIT_S + 5,
+            verify=False,
+            trust_env=False,
+        )
         #: Submits that were sent, answered or not.
         self.submits = 0
         #: What the client was told of each job that it was told about: accepted, or how it ended.

@@ -19,6 +19,8 @@ RUN_MS = 200
 #: A job that somebody ends from outside.
 LONG_MS = 10_000
 KEY = "order-7"
+#: A deadline that no trial comes to: it must go with its job.
+FAR_S = 600
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +45,12 @@ async def success(client: Client) -> None:
 
 async def repeated(client: Client) -> None:
     """The same key again, after a death or without one: one job."""
-    body = {"prompt": PROMPT, "params": mock(latency_ms=RUN_MS), "idempotency_key": KEY}
+    body = {
+        "prompt": PROMPT,
+        "params": mock(latency_ms=RUN_MS),
+        "idempotency_key": KEY,
+        "expires_in_s": FAR_S,
+    }
     first = await client.submit(**body)
     demand(await client.submit(**body) == first, "one key, two jobs")
     succeeded(await client.end(first))
@@ -63,7 +70,9 @@ async def streamed(client: Client) -> None:
 
 async def retry(client: Client) -> None:
     orders = mock(fail="error", fail_attempts=1)
-    job = await client.end(await client.submit(prompt=PROMPT, params=orders, idempotency_key=KEY))
+    job = await client.end(
+        await client.submit(prompt=PROMPT, params=orders, expires_in_s=FAR_S, idempotency_key=KEY)
+    )
     succeeded(job)
     # A start that died before its model call counts as one, and its successor does not fail.
     demand({"error", "crash"} & {line["outcome"] for line in job["attempts"]}, "never failed:", job)
@@ -87,7 +96,8 @@ async def redrive(client: Client) -> None:
 
 
 async def cancel(client: Client) -> None:
-    job_id = await client.submit(prompt=PROMPT, params=mock(latency_ms=LONG_MS), idempotency_key=KEY)
+    params = mock(latency_ms=LONG_MS)
+    job_id = await client.submit(prompt=PROMPT, params=params, expires_in_s=FAR_S, idempotency_key=KEY)
     await client.running(job_id)
     told = await client.ask("DELETE", f"/v1/jobs/{job_id}")
     demand(told["status"] == "cancelled", "not cancelled:", told)

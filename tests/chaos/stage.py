@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import signal
 import subprocess
@@ -19,6 +20,9 @@ import redis
 from tests.chaos.zygote import Order
 from tests.repository import ROOT
 from tests.servers import Server
+
+#: The client has a name, so that its unfinished jobs are counted.
+KEY = "a key of the chaos client"
 
 #: A line of a log is short, but a traceback in JSON is one line too.
 LONGEST_LINE = 1 << 20
@@ -83,6 +87,8 @@ class Process:
 class Stage:
     server: Server
     socket: str
+    #: Of the gateways: one line, for KEY.
+    keys_file: str
     #: Whether the server can make a client wait for its disk.
     durable: bool
 
@@ -107,11 +113,18 @@ def stage(server: Server) -> Generator[Stage, None, None]:
         assert zygote.stdout
         try:
             assert zygote.stdout.readline() == b"ready\n", "the zygote did not start"
-            yield Stage(server, socket, durable=_has_waitaof(server))
+            yield Stage(server, socket, _keys_file(folder), durable=_has_waitaof(server))
         finally:
             zygote.kill()
             zygote.wait()
             zygote.stdout.close()
+
+
+def _keys_file(folder: str) -> str:
+    path = Path(folder, "keys")
+    digest = hashlib.sha256(KEY.encode()).hexdigest()
+    path.write_bytes(msgspec.json.encode({"name": "chaos", "sha256": digest, "operator": True}) + b"\n")
+    return str(path)
 
 
 def _has_waitaof(server: Server) -> bool:

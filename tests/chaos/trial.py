@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from tests.chaos.client import Client
-from tests.chaos.instant import wrong_now
 from tests.chaos.scenarios import SCENARIOS, Scenario
 from tests.chaos.spots import Spot
 from tests.chaos.stage import Stage
 from tests.chaos.succession import Fault, Heir, Life, Succession
 from tests.chaos.verdict import demand, pass_verdict
+from tests.instant import wrong_now
 from tests.keyspace import clear
 
 #: Of one trial. Most take less than one second; a busy machine may pause for many.
@@ -88,6 +88,7 @@ class _Trial:
             **SETTINGS,
             **self._scenario.settings,
             "redis_url": stage.server.url,
+            "api_keys_file": stage.keys_file,
             "namespace": self.namespace,
         }
         self._raw = stage.server.connect(decode_responses=True)

@@ -8,8 +8,8 @@ from redis.asyncio import Redis
 
 from common.redis_store.keys import Keys
 from tests.chaos.client import ENDED, Client, Json
-from tests.chaos.instant import wrong_now
 from tests.chaos.succession import Fault
+from tests.instant import wrong_now
 from tests.keyspace import leaks
 
 #: Where a job may be that has not ended.
@@ -35,7 +35,7 @@ async def pass_verdict(client: Client, raw: Redis, namespace: str, *, budget: in
     wrong = await wrong_now(raw, namespace)
     demand(not wrong, "after the end:", wrong)
     left = await leaks(raw, namespace, Keys(namespace).permanent)
-    demand(not left, "promise P7, left behind:", left)
+    demand(not left, "promise P7, keys left behind:", left)
 
 
 def check_job(job: Json, budget: int, deaths: int) -> None:

@@ -130,6 +130,7 @@ async def test_renewing_does_not_raise_the_delivery_count(
     assert row["times_delivered"] == 1
 
 
+@pytest.mark.vandal
 async def test_extending_takes_the_entry_back_from_another_consumer(
     gateway: Store, worker: Worker, vandal: Vandal
 ) -> None:
