@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tests.chaos.scenarios import SCENARIOS, STARTS
-from tests.chaos.spots import STARTING, spots_of
+from tests.chaos.spots import BY_CHANCE, STARTING, spots_of
 from tests.chaos.stage import Stage
 from tests.chaos.succession import Fault, Heir
 from tests.chaos.trial import Passed, Point, run_trial, try_trial
@@ -24,24 +24,33 @@ Done = Callable[[Point, Passed | Fault], None]
 class Tally:
     """Of one scenario, or of all."""
 
-    points: int = 0
-    passed: int = 0
-    #: Passed, but the process ended its part without coming to the spot.
+    #: Where the process died, and every promise was kept.
+    passed: list[Point] = field(default_factory=list[Point])
+    #: The process ended its part without coming to the spot, in each of several trials.
     unreached: list[Point] = field(default_factory=list[Point])
     faults: list[Fault] = field(default_factory=list[Fault])
     seconds: float = 0.0
     longest: float = 0.0
 
     def add(self, point: Point, outcome: Passed | Fault) -> None:
-        self.points += 1
         if isinstance(outcome, Fault):
             self.faults.append(outcome)
-            return
-        self.seconds += outcome.seconds
-        self.longest = max(self.longest, outcome.seconds)
-        self.passed += 1
-        if not outcome.struck:
+        elif outcome.struck:
+            self.passed.append(point)
+            self.seconds += outcome.seconds
+            self.longest = max(self.longest, outcome.seconds)
+        else:
             self.unreached.append(point)
+
+    @property
+    def points(self) -> int:
+        return len(self.passed) + len(self.unreached) + len(self.faults)
+
+    @property
+    def missed(self) -> list[str]:
+        """What every recording sent, and at the first of which nobody died: neither before it nor after."""
+        died = {point.command for point in self.passed if point.certain}
+        return sorted({point.command for point in self.unreached if point.certain} - died)
 
 
 async def record(stage: Stage, recordings: int = 2, only: Iterable[str] = SCENARIOS) -> list[Point]:
@@ -66,6 +75,7 @@ def points_of(scenario: str, role: str, recordings: Sequence[Sequence[str]]) -> 
     """What was sent in any recording, and again as often as it was in all of them."""
     counts = [Counter(sent) for sent in recordings]
     names = list(dict.fromkeys(what for sent in recordings for what in sent))
+    always = {what for what in names if all(count[what] for count in counts)}
     sent = [what for what in names for _ in range(max(1, min(count[what] for count in counts)))]
     points: list[Point] = []
     for spot in spots_of(sent):
@@ -74,7 +84,8 @@ def points_of(scenario: str, role: str, recordings: Sequence[Sequence[str]]) -> 
             continue
         # A stranger makes a difference only to what a dead worker held.
         heirs = Heir if role == "worker" and not starting else (Heir.SAME,)
-        points += [Point(scenario, role, spot, heir) for heir in heirs]
+        certain = spot.nth == 1 and spot.what in always - BY_CHANCE
+        points += [Point(scenario, role, spot, heir, certain=certain) for heir in heirs]
     return points
 
 

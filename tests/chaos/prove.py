@@ -1,6 +1,7 @@
 """`python -m tests.chaos.prove [WORDS]`: every crash point, or those whose name has the words.
 
-A complete run without a fault writes its figures into docs/results.md.
+The exit code is 1 for a fault, and for a command that came in each recording and at which nobody died. A
+complete run without either writes its figures into docs/results.md.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ async def prove(server: ServerProcess, words: str) -> Run:
     # Once more at the end, where whoever looks last finds them.
     for fault in faults:
         print(f"FAULT {fault}", flush=True)
-    return Run(version=version, tallies=tallies, seconds=time.monotonic() - began)
+    run = Run(version=version, tallies=tallies, seconds=time.monotonic() - began)
+    for command in run.total.missed:
+        print(f"MISSED {command}: in every recording, and in no trial", flush=True)
+    return run
 
 
 def _show(tallies: dict[str, Tally], point: Point, outcome: Passed | Fault) -> None:
