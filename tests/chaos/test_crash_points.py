@@ -13,7 +13,7 @@ from tests.chaos.scenarios import SCENARIOS
 from tests.chaos.spots import STARTING, Side, Spot
 from tests.chaos.stage import Stage, stage
 from tests.chaos.succession import Fault, Heir
-from tests.chaos.trial import Point, run_trial
+from tests.chaos.trial import TRIES, Point, run_trial
 from tests.conftest import REAL, Servers
 from tests.servers import EMBEDDED
 
@@ -23,6 +23,8 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(240)]
 SAMPLE_S = 15
 #: The share of points at which somebody has to die: a clock decides about the others.
 MOST = 0.8
+#: What a plain job does not do without.
+LEAST = {"submit", "watch", "SUBSCRIBE", "XREADGROUP new", "begin", "extend", "finish", "announce"}
 AGAIN = "to try one again: python -m tests.chaos.prove NAME OF THE POINT"
 
 
@@ -47,16 +49,23 @@ def in_short_list(point: Point) -> bool:
     return point.scenario == "success" or point.spot.what == "submit"
 
 
+async def short_list(here: Stage) -> list[Point]:
+    """Recorded again when the job had ended before its gateway could wait for it: on a busy machine."""
+    missing = LEAST
+    for _ in range(TRIES):
+        recorded = await record(here, only=["success", "repeated submit"])
+        points = [point for point in recorded if in_short_list(point)]
+        missing = LEAST - {point.spot.what for point in points if point.spot}
+        if not missing:
+            return points
+    pytest.fail(f"never sent: {missing}")
+
+
 @pytest.mark.parametrize("here", REAL, indirect=True, scope="module")
 async def test_a_plain_job_survives_a_death_at_every_command(here: Stage) -> None:
-    points = [
-        point for point in await record(here, 3, only=["success", "repeated submit"]) if in_short_list(point)
-    ]
     tally = Tally()
-    await try_all(here, points, tally.add)
+    await try_all(here, await short_list(here), tally.add)
     assert not tally.faults, report(tally)
-    told = {point.spot.what for point in points if point.spot}
-    assert {"submit", "watch", "SUBSCRIBE", "XREADGROUP new", "begin", "extend", "finish", "announce"} <= told
     assert not tally.missed, f"in every recording, and in no trial: {tally.missed}"
     assert len(tally.passed) > MOST * tally.points, f"hardly anybody died: {tally.unreached}"
 
