@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from urllib.parse import quote
@@ -31,9 +30,11 @@ from common.settings import Settings
 from common.store import EventKind, JobEvent, Submitted
 
 PAGE = 100
-#: Jobs read at once for a list, each with its whole result; and the longest text that a list shows.
+#: Jobs read at once for a list, and the longest result that it shows, in bytes of JSON.
 LIST_PAGE = 20
-LISTED_TEXT = 16_384
+LISTED_RESULT = 16_384
+#: Calls that read whole results at once: each may be megabytes, in several copies.
+READS_AT_ONCE = 16
 #: A watch is woken long before, by what it waits for or by the recheck.
 FOR_EVER_S = 3600.0
 
@@ -48,6 +49,7 @@ class GatewayPart(DeadLetterPart):
     #: On its own connection when a submit has to wait for the disk or a replica.
     _durable: Scripts
     _waiters: Waiters
+    _reading: asyncio.Semaphore
 
     async def submit(self, submission: Submission, *, max_depth: int = 0, max_open: int = 0) -> Submitted:
         word, values = await self._submit(submission, max_depth, max_open)
@@ -145,7 +147,7 @@ class GatewayPart(DeadLetterPart):
             ids = [raw.decode(errors="replace") for raw in cast(list[bytes], page)]
             jobs += [
                 job
-                for job in await self._read_whole(ids)
+                for job in await self._read_light(ids)
                 if status in (None, job.status) and owner in (None, job.owner)
             ]
             if len(ids) < LIST_PAGE:
@@ -164,15 +166,17 @@ class GatewayPart(DeadLetterPart):
     async def _read(self, job_ids: Sequence[str]) -> list[Job | None]:
         if not job_ids:
             return []
-        replies = await self._scripts.read(job_ids=job_ids)
+        async with self._reading:
+            replies = await self._scripts.read(job_ids=job_ids)
         return [_job(job_id, reply) for job_id, reply in zip(job_ids, replies, strict=True)]
 
-    async def _read_whole(self, job_ids: Sequence[str]) -> list[Job]:
+    async def _read_light(self, job_ids: Sequence[str]) -> list[Job]:
         """Those that are there; a record that somebody broke does not hide the others."""
         jobs: list[Job] = []
-        for job_id, reply in zip(job_ids, await self._scripts.read(job_ids=job_ids), strict=True):
+        replies = await self._scripts.read(job_ids=job_ids, longest_result=LISTED_RESULT)
+        for job_id, reply in zip(job_ids, replies, strict=True):
             with suppress(StoreCorrupt):
-                jobs += [_light(job)] if (job := _job(job_id, reply)) else []
+                jobs += [job] if (job := _job(job_id, reply)) else []
         return jobs
 
     def _missing(self, job_id: str) -> JobNotFound | JobExpired:
@@ -233,11 +237,6 @@ def _accepted(submission: Submission, created: int) -> Job:
         metadata=request.metadata,
         owner=submission.owner,
     )
-
-
-def _light(job: Job) -> Job:
-    heavy = job.result is not None and len(job.result.text) > LISTED_TEXT
-    return replace(job, result=None) if heavy else job
 
 
 def _job(job_id: str, reply: Sequence[bytes]) -> Job | None:

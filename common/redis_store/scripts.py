@@ -80,9 +80,11 @@ class Scripts:
             "1" if stream else "", recent_max, max_depth, max_open,
         )  # fmt: skip
 
-    async def read(self, *, job_ids: Sequence[str]) -> list[list[bytes]]:
-        """For each id: ended record | live shown name value ... | broken | gone."""
-        return cast(list[list[bytes]], await self._calls.run("read", *job_ids))
+    async def read(self, *, job_ids: Sequence[str], longest_result: int | None = None) -> list[list[bytes]]:
+        """For each id: ended record | live shown name value ... | broken | gone. Results with more bytes of JSON
+        than `longest_result` are left out of their records."""
+        longest = "" if longest_result is None else longest_result
+        return cast(list[list[bytes]], await self._calls.run("read", longest, *job_ids))
 
     async def watch(self, *, gateway: str, job_ids: Sequence[str]) -> list[str]:
         return await self._ask(_words, "watch", gateway, *job_ids)

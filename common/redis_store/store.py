@@ -12,7 +12,7 @@ from common.errors import StoreCorrupt, StoreDenied, StoreRefused
 from common.redis_store.calls import Calls
 from common.redis_store.claims import Claims
 from common.redis_store.fleet import FleetPart, Reconciler
-from common.redis_store.gateway import GatewayPart
+from common.redis_store.gateway import READS_AT_ONCE, GatewayPart
 from common.redis_store.keys import Keys
 from common.redis_store.scripts import Keep, Scripts
 from common.redis_store.translate import translate
@@ -47,6 +47,7 @@ class RedisStore(GatewayPart, WorkerPart, FleetPart):
             self._durable_calls = Calls(wire(connect, resend=True), settings.namespace, barrier)
         self._durable = Scripts(self._durable_calls, keep)
         self._waiters = Waiters(connect, self._keys, self._scripts)
+        self._reading = asyncio.Semaphore(READS_AT_ONCE)
         self._claims = Claims(connect, self._keys, self._calls, self._scripts, settings, self._process)
         self._reconciler = Reconciler(self._keys, self._calls, self._scripts, settings, self._process)
 

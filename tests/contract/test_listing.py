@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+import tracemalloc
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -126,3 +128,52 @@ async def test_a_list_leaves_long_results_out(gateway: Store, worker: Worker) ->
     whole = (await gateway.get(long.job_id)).result
     assert whole is not None
     assert len(whole.text) == 100_000
+
+
+async def test_a_long_result_is_cut_off_where_it_begins(gateway: Store, worker: Worker) -> None:
+    """Whatever looks like it before, and in it."""
+    looks = {"a": 1, "result": ',"result":{}}', "size": 9, "more": {"x": 1, "result": {"text": "no"}}}
+    job = await submit(gateway, "x", metadata=looks)
+    text = ',"result":{"text":"no"}}' * 2_000
+    await worker.run(job.job_id, text)
+    [listed] = await gateway.list_jobs()
+    whole = await gateway.get(job.job_id)
+    assert whole.result is not None
+    assert whole.result.text == text
+    assert listed == replace(whole, result=None)
+
+
+@pytest.mark.real_server
+async def test_a_list_of_huge_results_is_no_burden(gateway: Store, worker: Worker) -> None:
+    size, count = 2_000_000, 40
+    for _ in range(count):
+        job = await submit(gateway)
+        await worker.run(job.job_id, "x" * size)
+    tracemalloc.start()
+    try:
+        jobs = await gateway.list_jobs()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(jobs) == count
+    assert peak < size
+
+
+@pytest.mark.real_server
+async def test_huge_results_are_read_few_at_a_time(gateway: Store, worker: Worker) -> None:
+    size, count = 1_000_000, 160
+    job = await submit(gateway)
+    await worker.run(job.job_id, "x" * size)
+
+    async def length() -> int:
+        result = (await gateway.get(job.job_id)).result
+        return len(result.text) if result else 0
+
+    tracemalloc.start()
+    try:
+        lengths = await asyncio.gather(*(length() for _ in range(count)))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert lengths == [size] * count
+    assert peak < count * size / 2

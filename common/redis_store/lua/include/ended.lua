@@ -1,12 +1,13 @@
 -- What is known of a job that has no live record.
 local ENDS = {succeeded = true, failed = true, cancelled = true, expired = true}
 
--- Status and ending token of an ended job; its record begins with them (see end_job).
+-- Status, ending token and size of the result (nil: none) of an ended job; its record begins with them (see
+-- end_job).
 local function read_ending(id)
   if type_of(result_key(id)) ~= 'string' then return nil end
   local head = redis.call('GETRANGE', result_key(id), 0, 127)
   local status, token = string.match(head, '^{"status":"(%a+)","token":"([^"]*)"')
-  if ENDS[status] then return status, token end
+  if ENDS[status] then return status, token, tonumber(string.match(head, '^[^,]*,[^,]*,"size":(%d+)')) end
 end
 
 -- Of a job whose record and ending cannot be read: whether somebody broke one of them.

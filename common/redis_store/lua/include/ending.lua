@@ -6,11 +6,12 @@ local RESULT_TTL, IDEM_TTL, DLQ_MAXLEN = ARGV[1], ARGV[2], ARGV[3]
 clear_foreign(RETRIES, 'zset')
 clear_foreign(DEADLINES, 'zset')
 
--- The ended record: what a client may read, plus the ending token (P4). Its first two fields are fixed:
--- read_ending looks at them. An attempt that was running is told by `started`; derived fields are left out.
+-- The ended record: what a client may read, plus the ending token (P4). Its first three fields are fixed, and
+-- its last: read_ending looks at them, and read.lua cuts a long result off. An attempt that was running is told by `started`; derived fields are left out.
 local function ended_record(job, ending)
   local json = '{"status":"' .. ending.status .. '","token":"' .. (ending.token or '')
-    .. '","created":' .. job.created .. ',"finished":' .. now
+    .. (ending.result and '","size":' .. #ending.result or '"')
+    .. ',"created":' .. job.created .. ',"finished":' .. now
   if job.starts > 0 then json = json .. ',"starts":' .. job.starts end
   if job.started then json = json .. ',"started":' .. job.started .. ',"worker":"' .. job.worker .. '"' end
   if job.deadline then json = json .. ',"deadline":' .. job.deadline end
