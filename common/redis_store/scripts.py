@@ -81,8 +81,8 @@ class Scripts:
         )  # fmt: skip
 
     async def read(self, *, job_ids: Sequence[str], longest_result: int | None = None) -> list[list[bytes]]:
-        """For each id: ended record | live shown name value ... | broken | gone. Results with more bytes of JSON
-        than `longest_result` are left out of their records."""
+        """For each id: ended record | live shown name value ... | broken | gone. Results with more bytes (of
+        JSON) than `longest_result` are left out of their records."""
         longest = "" if longest_result is None else longest_result
         return cast(list[list[bytes]], await self._calls.run("read", longest, *job_ids))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import resource
 import time
 from collections.abc import AsyncGenerator, Callable
@@ -12,8 +13,9 @@ import pytest
 from common.errors import JobNotFound, NotDurable, StoreRefused, StoreUnavailable
 from common.redis_store.store import RedisStore, check_version
 from common.settings import Durability, Settings
-from common.store import Store
+from common.store import Store, Submitted
 from tests.keyspace import command
+from tests.relay import relayed
 from tests.requests import submission
 from tests.servers import ServerProcess
 from tests.waiting import wait_until
@@ -52,15 +54,24 @@ def test_a_server_too_old_for_script_flags_is_refused(version: str) -> None:
     check_version("7.0.0")
 
 
+async def waits(submitting: asyncio.Task[Submitted]) -> bool:
+    """It is for this that time passes: an acceptance that waits for nothing would have come long ago."""
+    done, _ = await asyncio.wait([submitting], timeout=0.3)
+    return not done
+
+
 async def test_aof_durability_accepts_only_what_is_on_disk(start_server: StartServer, namespace: str) -> None:
-    """A kill of the server right after the 202 loses nothing."""
+    """The server holds its syncs back: until the next one nobody is told that a job is accepted."""
     server = start_server(durable=True, appendfsync="always")
-    async with started(server, namespace, Durability.AOF) as store:
-        sent = submission()
-        await store.submit(sent)
-        server.kill()
-        server.start()
-        assert (await store.get(sent.job_id)).job_id == sent.job_id
+    sent = submission()
+    async with started(server, namespace, Durability.AOF) as store, server.connect() as raw:
+        await command(raw, "CONFIG", "SET", "appendfsync", "no")
+        submitting = asyncio.create_task(store.submit(sent))
+        await wait_until(lambda: raw.exists(f"{namespace}:job:{sent.job_id}"))
+        assert await waits(submitting)
+        await command(raw, "CONFIG", "SET", "appendfsync", "always")
+        await command(raw, "SET", "synced", 1, "PX", 1)
+        assert (await submitting).job.job_id == sent.job_id
 
 
 async def test_aof_durability_is_refused_by_a_server_without_an_append_only_file(
@@ -98,25 +109,28 @@ async def test_replica_durability_without_a_replica_says_so_in_time(
 async def test_replica_durability_accepts_only_what_the_replica_has(
     start_server: StartServer, namespace: str
 ) -> None:
+    """What goes to the replica is held back, and it is held back from the client too."""
     primary, replica = start_server(), start_server()
-    leader, follower = (server.connect(decode_responses=True) for server in (primary, replica))
-    try:
+    sent = submission()
+    record = f"{namespace}:job:{sent.job_id}"
+    async with primary.connect() as leader, replica.connect() as follower, relayed(primary.port) as link:
         # By default a primary waits five seconds for more replicas before it sends its data.
-        await leader.config_set("repl-diskless-sync-delay", 0)  # pyright: ignore[reportUnknownMemberType]
-        await follower.replicaof("127.0.0.1", primary.port)  # pyright: ignore[reportUnknownMemberType]
+        await command(leader, "CONFIG", "SET", "repl-diskless-sync-delay", 0)
+        await command(follower, "REPLICAOF", "127.0.0.1", link.port)
 
         async def linked() -> bool:
-            replication: dict[str, object] = await follower.info("replication")  # pyright: ignore[reportUnknownMemberType]
-            return replication["master_link_status"] == "up"
+            return (await command(follower, "INFO", "replication"))["master_link_status"] == "up"
 
         await wait_until(linked)
         async with started(primary, namespace, Durability.REPLICA) as store:
-            sent = submission()
-            await store.submit(sent)
-        assert await follower.exists(f"{namespace}:job:{sent.job_id}") == 1
-    finally:
-        await leader.aclose()
-        await follower.aclose()
+            link.part()
+            submitting = asyncio.create_task(store.submit(sent))
+            await wait_until(lambda: leader.exists(record))
+            assert await waits(submitting)
+            assert not await follower.exists(record)
+            link.mend()
+            await submitting
+            assert await follower.exists(record)
 
 
 async def test_a_replay_is_as_durable_as_the_first_answer(start_server: StartServer, namespace: str) -> None:

@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
+from os import urandom
 
 import pytest
+from redis.asyncio import Redis
 
 from common.errors import StoreUnavailable
 from common.fleet import Presence
@@ -183,6 +185,55 @@ async def test_a_server_that_became_a_replica_counts_as_away(
     assert await worker.finish(lease) is Settled.SUCCEEDED
     await submit(store)
     await worker.run()
+
+
+async def test_a_server_that_loads_its_data_counts_as_away(
+    here: Processes, private_server: ServerProcess
+) -> None:
+    """After a restart it says LOADING to every call, for as long as that takes."""
+    store, worker = await here.open(), await here.hire()
+    await submit(store)
+    lease = await worker.lease()
+    calls: list[Callable[[], Awaitable[object]]] = [
+        store.ping,
+        store.depth,
+        store.tend,
+        lambda: store.submit(submission()),
+        lambda: store.wait(lease.job_id, NOW),
+        lambda: worker.store.claim(1, NOW),
+        lambda: worker.store.extend([lease]),
+        lambda: worker.store.settle([finished(lease)]),
+        worker.heartbeat,
+        here.open,
+    ]
+    async with private_server.connect() as raw:
+        await holds_much(raw)
+        private_server.kill()
+        with pytest.raises(StoreUnavailable):  # Its reader finds the connection broken once.
+            await worker.store.claim(1, NOW)
+        private_server.start(loading=True)
+        for call in calls:
+            with pytest.raises(StoreUnavailable, match="is loading"):
+                await call()
+        await command(raw, "CONFIG", "SET", "key-load-delay", 0)
+        await has(raw, "loading", 0)
+    assert await worker.finish(lease) is Settled.SUCCEEDED
+    await submit(store)
+    await worker.run()
+
+
+async def holds_much(raw: Redis) -> None:
+    """As a snapshot: the delay in loading is one for each of its keys."""
+    await command(raw, "EVAL", "for i = 1, 5000 do redis.call('SET', i, ARGV[1]) end", 0, urandom(1000))
+    await command(raw, "BGREWRITEAOF")
+    await has(raw, "aof_rewrite_in_progress", 0)
+
+
+async def has(raw: Redis, name: str, value: object) -> None:
+    async def so() -> bool:
+        return (await command(raw, "INFO", "persistence"))[name] == value
+
+    await wait_until(so)
 
 
 async def test_a_store_that_is_away_at_the_start_says_so(

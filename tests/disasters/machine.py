@@ -86,9 +86,14 @@ class Disk:
         self._path = path
         self.synced = 0
 
+    @property
+    def tells(self) -> bool:
+        """Not before Linux 6.5."""
+        return _dirty_pages(self._path) is not None
+
     def look(self) -> None:
         size = self._path.stat().st_size
-        if not _dirty_pages(self._path):
+        if _dirty_pages(self._path) == 0:
             self.synced = size
 
 
@@ -108,13 +113,13 @@ async def watched(path: Path) -> AsyncGenerator[Disk]:
         watching.cancel()
 
 
-def _dirty_pages(path: Path) -> int:
-    """Pages that are not on the disk yet; 0 where the system does not say."""
+def _dirty_pages(path: Path) -> int | None:
+    """Pages that are not on the disk yet; None where the system does not say."""
     counts, whole = (ctypes.c_uint64 * 5)(), (ctypes.c_uint64 * 2)(0, 0)
     with path.open("rb") as file:
         failed = ctypes.CDLL(None).syscall(CACHESTAT, file.fileno(), whole, counts, 0)
     _, dirty, writeback, _, _ = counts
-    return 0 if failed else dirty + writeback
+    return None if failed else dirty + writeback
 
 
 def commands(log: bytes) -> Iterator[tuple[bytes, int]]:

@@ -58,7 +58,9 @@ async def test_with_durability_replica_a_failover_takes_no_accepted_job(
     clients = [asyncio.create_task(submit_on()) for _ in range(4)]
     await wait_until(lambda: len(accepted) > 100)
     pair.part()
-    answers = await asyncio.gather(*clients, return_exceptions=True)
+    # Well over what a submit waits: without an end, clients that wait for nothing would go on for ever.
+    async with asyncio.timeout(10):
+        answers = await asyncio.gather(*clients, return_exceptions=True)
     assert {type(answer) for answer in answers} == {NotDurable}
     await pair.fail_over()
     # Nobody follows the new primary: queued, but not safe.
