@@ -16,7 +16,13 @@ from tests.repository import ROOT, documents, files, functions, make_targets, na
 DOCUMENTS = documents()
 
 #: Variables that tests read, and none of the services.
-FOR_TESTS = {"IWL_TEST_SERVERS", "IWL_TEST_VLLM_URL", "IWL_TEST_VLLM_MODEL", "IWL_TEST_VLLM_CTL"}
+FOR_TESTS = {
+    "IWL_TEST_SERVERS",
+    "IWL_TEST_VLLM_URL",
+    "IWL_TEST_VLLM_MODEL",
+    "IWL_TEST_VLLM_CTL",
+    "IWL_TEST_FUZZ_SEED",
+}
 
 SETTINGS = {f"{PREFIX}{field.upper()}" for field in (*Settings.model_fields, *ClientSettings.model_fields)}
 

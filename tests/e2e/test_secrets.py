@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from common.settings import child_environment
-from tests.api.keyring import line as key_line
-from tests.api.keyring import write_keys
+from lab.ports import free_port
+from tests.api.keyring import line, write_keys
 from tests.e2e.labs import IWL, RunningLab
 from tests.servers import ServerProcess
 from tests.waiting import wait_until
@@ -45,21 +45,25 @@ async def store(private_server: ServerProcess) -> str:
 class Ear:
     """Hears everything, and remembers who gave a secret away."""
 
-    def __init__(self, lab: RunningLab) -> None:
-        self.lab = lab
+    def __init__(self, api: str) -> None:
+        self.api = api
         self.told: dict[str, str] = {}
 
     def call(self, method: str, path: str, key: str | None, **body: object) -> httpx.Response:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         content = json.dumps(body) if body else None
-        answer = httpx.request(
-            method, self.lab.ready.api + path, headers=headers, content=content, timeout=20
-        )
+        answer = httpx.request(method, self.api + path, headers=headers, content=content, timeout=20)
         self.told[f"{method} {path} {len(self.told)}"] = f"{answer.headers.multi_items()} {answer.text}"
         return answer
 
+    def is_served(self, path: str) -> bool:
+        try:
+            return httpx.get(self.api + path).is_success
+        except httpx.TransportError:
+            return False
+
     def iwl(self, *words: str, key: str, **settings: str) -> int:
-        environment = child_environment(**({"api_url": self.lab.ready.api, "api_key": key} | settings))
+        environment = child_environment(**({"api_url": self.api, "api_key": key} | settings))
         ended = subprocess.run([IWL, *words], env=environment, capture_output=True, text=True, timeout=30)
         self.told[f"iwl {' '.join(words)} {len(self.told)}"] = ended.stdout + ended.stderr
         return ended.returncode
@@ -69,20 +73,11 @@ class Ear:
 
 
 async def use_everything(ear: Ear, engine: Engine) -> None:
-    """A job that succeeds and one that fails; refusals; every page; commands, rightly and wrongly used."""
-    engine.behaviours += [speaking("hello"), refusing(401, {"error": {"message": "who are you?"}})]
+    """Two jobs; refusals; every page; commands, rightly and wrongly used."""
     assert ear.call("POST", "/v1/jobs", None, prompt="x").status_code == 401
     assert ear.call("POST", "/v1/jobs", WRONG, prompt="x").status_code == 401
     assert ear.call("GET", "/v1/stats", ANN).status_code == 403
-    for _ in range(2):
-        job_id = ear.call("POST", "/v1/jobs", ANN, prompt="hi", stream=True).json()["job_id"]
-
-        def ended(job: str = job_id) -> bool:
-            return ear.call("GET", f"/v1/jobs/{job}?wait=5", ANN).json()["finished_at"] is not None
-
-        await wait_until(ended, timeout=20)
-        ear.call("GET", f"/v1/jobs/{job_id}/events", ANN)
-        assert ear.call("DELETE", f"/v1/jobs/{job_id}", ANN).status_code == 409
+    await use_the_engine(ear, engine)
     for path in ("/v1/jobs", "/v1/dlq", "/v1/scale", "/v1/stats", "/metrics", "/openapi.json", "/readyz"):
         assert ear.call("GET", path, OPS).status_code == 200
     assert ear.iwl("stats", key=OPS) == 0
@@ -93,6 +88,20 @@ async def use_everything(ear: Ear, engine: Engine) -> None:
     assert ear.iwl("dlq", "redrive", "--cause", "error", "--dry-run", key=ANN) == 0
 
 
+async def use_the_engine(ear: Ear, engine: Engine) -> None:
+    """A job that succeeds and one that fails."""
+    engine.behaviours += [speaking("hello"), refusing(401, {"error": {"message": "who are you?"}})]
+    for _ in range(2):
+        job_id = ear.call("POST", "/v1/jobs", ANN, prompt="hi", stream=True).json()["job_id"]
+
+        def ended(job: str = job_id) -> bool:
+            return ear.call("GET", f"/v1/jobs/{job}?wait=5", ANN).json()["finished_at"] is not None
+
+        await wait_until(ended, timeout=20)
+        ear.call("GET", f"/v1/jobs/{job_id}/events", ANN)
+        assert ear.call("DELETE", f"/v1/jobs/{job_id}", ANN).status_code == 409
+
+
 async def test_no_secret_is_ever_told(
     start_lab: Callable[..., RunningLab],
     private_server: ServerProcess,
@@ -100,13 +109,13 @@ async def test_no_secret_is_ever_told(
     engine: Engine,
     tmp_path: Path,
 ) -> None:
-    keys = write_keys(tmp_path / "keys.jsonl", key_line("ann", ANN), key_line("ops", OPS, operator=True))
+    keys = write_keys(tmp_path / "keys.jsonl", line("ann", ANN), line("ops", OPS, operator=True))
     lab = start_lab(
         *("--redis-url", store, "--data", str(tmp_path / "lab"), "--workers", "1"),
         backend="vllm", vllm_url=engine.url, vllm_api_key=ENGINE_KEY, api_keys_file=str(keys),
         log_level="DEBUG", max_attempts="1",
     )  # fmt: skip
-    ear = Ear(lab)
+    ear = Ear(lab.ready.api)
     ear.told["iwl up --json"] = str(lab.ready)
     await use_everything(ear, engine)
     assert {headers["authorization"] for headers in engine.headers} == {f"Bearer {ENGINE_KEY}"}
@@ -123,6 +132,35 @@ async def test_no_secret_is_ever_told(
 
 
 SERVICES = ("api", "scaler", "worker")
+
+
+def shown(page: str) -> str:
+    return httpx.get(page).raise_for_status().text
+
+
+async def test_no_metrics_page_tells_a_secret(store: str, engine: Engine, tmp_path: Path) -> None:
+    """Those that a lab does not serve: of worker and scaler, and that of a gateway with keys, open to all."""
+    keys = write_keys(tmp_path / "keys.jsonl", line("ann", ANN), line("ops", OPS, operator=True))
+    port, pages = free_port(), {service: free_port() for service in SERVICES}
+    ear = Ear(f"http://127.0.0.1:{port}")
+    running = [
+        started(
+            service, port=str(port), metrics_port=str(pages[service]), redis_url=store, max_attempts="1",
+            backend="vllm", vllm_url=engine.url, vllm_api_key=ENGINE_KEY, api_keys_file=str(keys),
+        )
+        for service in SERVICES
+    ]  # fmt: skip
+    try:
+        await wait_until(lambda: ear.is_served("/readyz"), timeout=20)
+        await use_the_engine(ear, engine)
+        for service, page in pages.items():
+            ear.told[service] = shown(f"http://127.0.0.1:{page}/metrics")
+            assert "# TYPE iwl_" in ear.told[service]
+    finally:
+        for process in running:
+            process.terminate()
+            process.communicate(timeout=60)
+    assert not ear.gave_away()
 
 
 @pytest.mark.parametrize(
@@ -158,7 +196,7 @@ def test_a_password_that_the_store_refuses_is_not_told(store: str) -> None:
 def started(service: str, **settings: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", service],
-        env=child_environment(port="0", metrics_port="0", **settings),
+        env=child_environment(**{"port": "0", "metrics_port": "0"} | settings),
         cwd=Path(__file__).parents[2],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
