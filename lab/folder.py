@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -11,6 +12,8 @@ from uuid import uuid4
 from common.errors import SettingsError
 
 TAIL_LINES = 5
+#: Any other was damaged, and would not do as the beginning of an instance's.
+NAME = re.compile("lab-[0-9a-f]{6}")
 
 
 class Folder:
@@ -30,14 +33,21 @@ class Folder:
             raise SettingsError(f"--data: another lab is using {named}") from None
         except OSError as error:
             raise SettingsError(f"--data: cannot use {named}: {error.strerror}") from None
-        self.name = self._own_name()
+        try:
+            self.name = self._own_name()
+        except OSError as error:
+            self.close()
+            raise SettingsError(f"--data: cannot use {self.path}: {error.strerror}") from None
 
     def _own_name(self) -> str:
         """Kept with the data, so that the next lab on it takes its workers' slots back at once."""
-        path = self.path / "name"
-        if not path.exists():
-            path.write_text(f"lab-{uuid4().hex[:6]}")
-        return path.read_text()
+        path, new = self.path / "name", self.path / "name.new"
+        if path.exists() and NAME.fullmatch(name := path.read_text(errors="replace")):
+            return name
+        name = f"lab-{uuid4().hex[:6]}"
+        new.write_text(name)
+        new.replace(path)
+        return name
 
     def log(self, child: str) -> Path:
         return self.path / f"{child}.log"
