@@ -175,9 +175,10 @@ def test_a_busy_port_is_said_before_anything_starts(shared_lab: RunningLab, tmp_
     [
         ({"min_workers": "9"}, "IWL_MIN_WORKERS: must be at most IWL_MAX_WORKERS"),
         ({"durability": "replica"}, "IWL_DURABILITY=replica: the embedded server has none"),
+        ({"host": "192.0.2.1"}, "IWL_HOST: 192.0.2.1 is not an address of this machine"),
         ({"backend": "no.such:Backend"}, "IWL_BACKEND"),
     ],
-    ids=["seen by the lab", "of the embedded server", "seen by a child"],
+    ids=["seen by the lab", "of the embedded server", "of another machine", "seen by a child"],
 )
 def test_settings_that_cannot_work_stop_everything(
     tmp_path: Path, settings: dict[str, str], line: str
