@@ -20,6 +20,7 @@ from common.errors import LabError
 from lab.client import Api
 from lab.exits import Exit, NotStarted
 from lab.run import run_lab
+from lab.server import without_password
 from lab.system import Plan, Ready, System
 
 RESULTS = Path(__file__).parent.parent.parent / "docs" / "results.md"
@@ -76,7 +77,7 @@ async def compare(args: argparse.Namespace, report: list[Report]) -> Exit:
     params = {"max_tokens": args.tokens, "ignore_eos": True, "temperature": 0}
     straight = Straight(args.url, args.model, params)
     if not await straight.backend.ready():
-        raise NotStarted(f"No vLLM answers at {args.url}: name one with --url.")
+        raise NotStarted(f"No vLLM answers at {without_password(args.url)}: name one with --url.")
     slots = -(-max(args.concurrency) // args.workers)
     settings = {
         "backend": "vllm",

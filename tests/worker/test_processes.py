@@ -187,6 +187,7 @@ async def test_a_failed_attempt_leaves_a_log_line(spawn: Spawn, gateway: Store) 
         ("claim_idle_ms", "soon"),
         ("redis_url", "http://127.0.0.1"),
         ("vllm_url", "ftp://127.0.0.1"),
+        ("vllm_url", "http://ann:pass/word@127.0.0.1"),
     ],
 )
 async def test_a_wrong_setting_is_one_clear_line(spawn: Spawn, variable: str, value: str) -> None:

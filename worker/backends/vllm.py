@@ -39,11 +39,18 @@ class _Transport(httpx.AsyncHTTPTransport):
             raise httpx.ConnectError("reset as it was made", request=request) from error
 
 
+def _is_http(url: str) -> bool:
+    try:
+        return httpx.URL(url).scheme in ("http", "https")
+    except httpx.InvalidURL:
+        return False
+
+
 class VllmBackend:
     def __init__(self, settings: Settings) -> None:
         base = settings.vllm_url.rstrip("/")
-        if httpx.URL(base).scheme not in ("http", "https"):
-            raise SettingsError(f"IWL_VLLM_URL: not an HTTP URL: {settings.vllm_url!r}")
+        if not _is_http(base):
+            raise SettingsError("IWL_VLLM_URL: not an http URL")
         self._chat_url = f"{base}/chat/completions"
         self._models_url = f"{base}/models"
         self._health_url = f"{base.removesuffix('/v1')}/health"
