@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -62,12 +62,23 @@ class Event:
 class Api:
     """Raises ApiUnreachable and ApiRefused from every call."""
 
-    def __init__(self, url: str, key: str | None = None, *, connections: int = 100) -> None:
-        self.url = _checked(url).rstrip("/")
+    def __init__(
+        self,
+        url: str,
+        key: str | None = None,
+        *,
+        connections: int = 100,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        """`tell` hears once that a wait has met a limit."""
+        full = _checked(url)
+        #: Without user and password: it is shown.
+        self.url = str(full.copy_with(userinfo=b"")).rstrip("/")
+        self._tell = tell
         limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
         # No proxy from the environment: it could not reach a lab on this machine.
         self._http = httpx.AsyncClient(
-            base_url=self.url,
+            base_url=full,
             headers={"Authorization": f"Bearer {key}"} if key else None,
             timeout=ANSWER_WITHIN.total_seconds(),
             limits=limits,
@@ -79,6 +90,15 @@ class Api:
 
     async def __aexit__(self, *_: object) -> None:
         await self._http.aclose()
+
+    def patience(self) -> Patience:
+        """For one wait."""
+        return Patience(self._at_a_limit)
+
+    def _at_a_limit(self, error: ApiRefused) -> None:
+        if self._tell:
+            self._tell(f"waiting: {error}")
+            self._tell = None
 
     async def ready(self) -> bool:
         try:
@@ -94,7 +114,7 @@ class Api:
 
         Who waits does so over restarts of the API and its store."""
         deadline = time.monotonic() + wait.total_seconds()
-        patience = Patience()
+        patience = self.patience()
         while True:
             left = deadline - time.monotonic()
             query = {"wait": round(min(left, POLL.total_seconds()), 3)} if left > 0 else {}
@@ -143,7 +163,7 @@ class Api:
 
     async def events(self, job_id: str) -> AsyncGenerator[Event, None]:
         """All events up to the terminal state, over restarts of the API and its store."""
-        patience, last = Patience(), ""
+        patience, last = self.patience(), ""
         while True:
             try:
                 async for event in self._stream(job_id, last, patience):
@@ -209,8 +229,9 @@ class _NoMoreEvents(Exception):
 class Patience:
     """For how long an API that is away may stay away, or say that its store is."""
 
-    def __init__(self) -> None:
+    def __init__(self, at_a_limit: Callable[[ApiRefused], None] | None = None) -> None:
         self._until = math.inf
+        self._at_a_limit = at_a_limit
 
     def renew(self) -> None:
         """The API is there. A wait for it that comes later begins with the first error."""
@@ -219,6 +240,8 @@ class Patience:
     async def after(self, error: ApiUnreachable | ApiRefused) -> None:
         """Raises the error when time is up, or when it is of the kind that does not pass."""
         if isinstance(error, ApiRefused) and error.status == HTTPStatus.TOO_MANY_REQUESTS:
+            if self._at_a_limit:
+                self._at_a_limit(error)
             await asyncio.sleep(RETRY_AFTER_S if math.isnan(error.retry_after) else error.retry_after)
             self.renew()
             return
@@ -230,15 +253,16 @@ class Patience:
         await asyncio.sleep(RETRY_S)
 
 
-def _checked(url: str) -> str:
+def _checked(url: str) -> httpx.URL:
     """Raises SettingsError for one that no request could be sent to."""
     try:
         parts = httpx.URL(url)
     except httpx.InvalidURL:
         parts = httpx.URL()
     if parts.scheme not in ("http", "https") or not parts.host or (parts.port or 0) > LAST_PORT:
-        raise SettingsError(f"IWL_API_URL: {url!r} is not an http URL")
-    return url
+        # Not which: what cannot be read may have a password in it.
+        raise SettingsError("IWL_API_URL: not an http URL")
+    return parts
 
 
 def _final(event: Event) -> bool:

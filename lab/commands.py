@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -42,15 +43,22 @@ out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
-def call(work: Callable[[Api], Awaitable[Exit]]) -> None:
-    """Does `work` with the API that the environment names, and exits with its code."""
+def call(work: Callable[[Api], Awaitable[Exit]], *, tell: bool = False) -> None:
+    """Does `work` with the API that the environment names, and exits with its code.
+
+    With `tell`, a limit that it waits for is told."""
 
     async def run() -> Exit:
         settings = load_client_settings()
-        async with Api(settings.api_url, settings.api_key) as api:
+        async with Api(settings.api_url, settings.api_key, tell=_tell if tell else None) as api:
             return await work(api)
 
     raise typer.Exit(asyncio.run(run()))
+
+
+def _tell(line: str) -> None:
+    # Not by `err`, which would write into a progress bar.
+    print(line, file=sys.stderr)
 
 
 def _ended(job: JobRecord) -> Exit:
@@ -137,7 +145,7 @@ def submit(
         print(accepted.raw if as_json else job_id)
         return Exit.OK
 
-    call(work)
+    call(work, tell=not as_json)
 
 
 def _print_result(job: JobRecord) -> None:
@@ -162,7 +170,7 @@ def get(
         print(reply.raw) if as_json else out.print(job_table(reply.value))
         return _ended(reply.value)
 
-    call(work)
+    call(work, tell=not as_json)
 
 
 @app.command("list", epilog=EXITS)
@@ -191,7 +199,7 @@ def watch(job_id: JobId, as_json: Json = False) -> None:
     async def work(api: Api) -> Exit:
         return _ended(await follow(api, job_id, Screen(err, states=True), as_json=as_json))
 
-    call(work)
+    call(work, tell=not as_json)
 
 
 @app.command(epilog=EXITS)
@@ -245,4 +253,4 @@ def load(
         with _goes_on("what was submitted", "iwl list"):
             return await loading.load(api, plan, as_json=as_json)
 
-    call(work)
+    call(work, tell=not as_json)

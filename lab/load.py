@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from lab.client import Api, Patience
+from lab.client import Api
 from lab.exits import ApiRefused, ApiUnreachable, Exit
 from lab.figures import ms, percentile, queue_to_done_ms
 from lab.records import JobRecord
@@ -87,7 +87,7 @@ async def _run(api: Api, plan: Load, advance: Callable[[], None]) -> list[JobRec
 
 async def _submit(api: Api, plan: Load) -> str:
     """The job's id, once there was room for it."""
-    patience = Patience()
+    patience = api.patience()
     while True:
         try:
             return (await api.submit(plan.body())).value.job_id

@@ -232,4 +232,13 @@ def test_no_api_is_exit_code_3(iwl: Iwl) -> None:
 )
 @pytest.mark.parametrize("command", [["stats"], ["watch", "x"]], ids=" ".join)
 def test_a_url_that_is_none_is_exit_code_2(iwl: Iwl, command: list[str], url: str) -> None:
-    assert iwl(*command, url=url) == Answer(2, "", f"iwl: IWL_API_URL: {url!r} is not an http URL\n")
+    assert iwl(*command, url=url) == Answer(2, "", "iwl: IWL_API_URL: not an http URL\n")
+
+
+@pytest.mark.parametrize("at", ["127.0.0.1:9", "127.0.0.1:99999", "[::1", ""])
+@pytest.mark.parametrize("user", ["http://a:secret@", "http://secret@", "http://a:secret/@", "a:secret@"])
+def test_no_message_shows_who_the_url_logs_in(iwl: Iwl, user: str, at: str) -> None:
+    answer = iwl("stats", url=user + at)
+    assert answer.code in (2, 3)
+    assert "secret" not in answer.err
+    assert len(answer.err.splitlines()) == 1

@@ -37,6 +37,8 @@ class Stub:
         self._port = 0
         #: Each as `GET /path` without the query, with the time it came.
         self.requests: list[tuple[str, float]] = []
+        #: What its client told.
+        self.told: list[str] = []
 
     @property
     def url(self) -> str:
@@ -112,7 +114,7 @@ async def serving(answer: Answer) -> AsyncGenerator[tuple[Stub, Api]]:
     stub = Stub(answer)
     await stub.listen()
     try:
-        async with Api(stub.url) as api:
+        async with Api(stub.url, tell=stub.told.append) as api:
             yield stub, api
     finally:
         stub.refuse_connections()
@@ -144,7 +146,7 @@ async def ids(api: Api) -> list[str]:
 
 
 @pytest.mark.parametrize("wait", [waiting, getting, watching, loading])
-async def test_a_wait_whose_rate_is_used_up_comes_back_after_the_time_it_was_told(
+async def test_a_wait_whose_rate_is_used_up_says_so_once_and_comes_back_after_the_time_it_was_told(
     wait: Callable[[Api], Awaitable[bool]],
 ) -> None:
     """Other processes of the same name use the rate up, whatever is asked first."""
@@ -160,6 +162,7 @@ async def test_a_wait_whose_rate_is_used_up_comes_back_after_the_time_it_was_tol
 
     async with serving(with_a_rate) as (stub, api):
         assert await wait(api)
+    assert stub.told == ["waiting: 429: too many requests"]
     for request in refused:
         first, *_, last = [at for asked, at in stub.requests if asked == request]
         assert last - first >= RETRY_AFTER_S, request
@@ -280,3 +283,12 @@ async def test_patience_ends(
             await follower(api)
     (_, first), *_, (_, last) = stub.requests
     assert last - first >= PATIENCE_S
+
+
+async def test_an_api_that_is_another_is_named_without_its_password() -> None:
+    async with (
+        serving(in_turn(answer(200, "something else"))) as (stub, _),
+        Api(stub.url.replace("//", "//ann:secret@")) as api,
+    ):
+        with pytest.raises(ApiRefused, match=f"^{stub.url} is not an Inference Worker Lab: "):
+            await api.stats()
