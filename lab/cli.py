@@ -16,6 +16,7 @@ from lab import commands, dead
 from lab.demo import demo as run_demo
 from lab.exits import EXITS, ApiUnreachable, ChildRefused, Exit
 from lab.faults.command import faults
+from lab.output import complain, shown
 from lab.system import Plan
 from lab.up import up as run_up
 
@@ -78,15 +79,16 @@ app.add_typer(dead.app, name="dlq", epilog=EXITS)
 
 
 def main() -> None:
-    for word in sys.argv[1:]:
-        if _has_surrogates(word):
-            print(f"iwl: {word!r} is not UTF-8", file=sys.stderr)
-            sys.exit(Exit.USAGE)
-    try:
-        app()
-    except LabError as error:
-        print(f"iwl: {error}", file=sys.stderr)
-        sys.exit(_code(error))
+    with shown():
+        for word in sys.argv[1:]:
+            if _has_surrogates(word):
+                complain(f"{word!r} is not UTF-8")
+                sys.exit(Exit.USAGE)
+        try:
+            app()
+        except LabError as error:
+            complain(error)
+            sys.exit(_code(error))
 
 
 def _has_surrogates(word: str) -> bool:

@@ -20,8 +20,14 @@ async def run_lab(plan: Plan, tell: Callable[[str], None], work: Work, *, interr
     """Starts a lab, does `work` in it, stops it: after the work, at a signal, or when a child refuses.
 
     Raises SettingsError, ChildRefused, NotStarted, and what `work` raises."""
-    first, second = _signals(lambda: tell("stopping; once more to kill"))
-    system = System(plan, tell)
+
+    def tell_if_possible(line: str) -> None:
+        # With the terminal goes where to tell it, and the lab must still stop.
+        with suppress(OSError):
+            tell(line)
+
+    first, second = _signals(lambda: tell_if_possible("stopping; once more to kill"))
+    system = System(plan, tell_if_possible)
     second.add_done_callback(lambda _: system.kill())
     task = asyncio.create_task(_work(system, work))
     try:
