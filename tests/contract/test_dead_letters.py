@@ -135,6 +135,19 @@ async def test_a_redrive_by_id_that_is_repeated_tells_the_same_new_jobs(
     assert (await gateway.redrive(ids=[dead[0], dead[3]], dry_run=True)).jobs == ((dead[3], ""),)
 
 
+async def test_a_redrive_without_ids_that_is_repeated_takes_the_next_ones(
+    gateway: Store, worker: Worker
+) -> None:
+    """It names no jobs, so it cannot know which it had: the first ones are found by where they came from."""
+    dead = [await kill(gateway, worker) for _ in range(4)]
+    first = await gateway.redrive(limit=2, cause=Cause.PERMANENT)
+    again = await gateway.redrive(limit=2, cause=Cause.PERMANENT)
+    assert [old for old, _ in (*first.jobs, *again.jobs)] == dead
+    assert (await gateway.redrive()).jobs == ()
+    listed = {job.redrive_of: job.job_id for job in await gateway.list_jobs() if job.redrive_of}
+    assert listed == dict((*first.jobs, *again.jobs))
+
+
 async def test_two_redrives_of_one_dead_job_at_once_make_one_new_job(gateway: Store, worker: Worker) -> None:
     dead = await kill(gateway, worker)
     reports = await asyncio.gather(*(gateway.redrive(ids=[dead]) for _ in range(8)))
