@@ -9,11 +9,12 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 from uuid import uuid4
 
 from common.redis_store.keys import Keys
 from common.redis_store.scripts import Scripts
-from common.redis_store.wire import Connect
+from common.redis_store.wire import PATIENCE_S, Connect, PubSub
 
 log = logging.getLogger(__name__)
 
@@ -85,17 +86,18 @@ class Waiters:
                 await asyncio.sleep(PAUSE_S)
 
     async def _hear(self) -> None:
-        """Until the connection breaks."""
+        """Until the connection breaks, or is silent."""
         client = self._connect()
         pubsub = client.pubsub()
         try:
-            await pubsub.subscribe(self._channel)
+            async with asyncio.timeout(PATIENCE_S):
+                await pubsub.subscribe(self._channel)
             while True:
-                message = await pubsub.get_message(timeout=RECHECK_S)
-                if message is not None and message["type"] == "subscribe":
+                message = await _next(pubsub)
+                if message["type"] == "subscribe":
                     self._subscribed.set()
                     self._wake_all()
-                elif message is not None and message["type"] == "message":
+                elif message["type"] == "message":
                     self._wake(message["data"].decode(errors="replace"))
         finally:
             self._subscribed.clear()
@@ -117,6 +119,19 @@ class Waiters:
     def _wake(self, job_id: str) -> None:
         for event in self._watches.get(job_id, ()):
             event.set()
+
+
+async def _next(pubsub: PubSub) -> dict[str, Any]:
+    # A connection that a firewall has forgotten looks like one without news: it is asked now and then. The
+    # library connects again by itself meanwhile, without a time limit of its own.
+    async with asyncio.timeout(RECHECK_S + PATIENCE_S):
+        message = await pubsub.get_message(timeout=RECHECK_S)
+        if message is None:
+            await pubsub.ping()
+            message = await pubsub.get_message(timeout=PATIENCE_S)
+    if message is None:
+        raise TimeoutError("the subscription is silent")
+    return message
 
 
 async def _changed(event: asyncio.Event, timeout: float) -> bool:

@@ -114,6 +114,9 @@ class TappedPubSub:
                 await self._inner.get_message(timeout=PATIENCE)
             self._tap.die()
 
+    async def ping(self) -> None:
+        await self._inner.ping()
+
     async def get_message(self, *, timeout: float) -> dict[str, Any] | None:
         return await self._inner.get_message(timeout=timeout)
 

@@ -274,13 +274,17 @@ class Ear:
         packed = f"*2\r\n$9\r\nSUBSCRIBE\r\n${len(channel)}\r\n{channel}\r\n"
         await self._link.send_packed_command(packed.encode())
 
+    async def ping(self) -> None:
+        await self._link.send_packed_command(b"*1\r\n$4\r\nPING\r\n")
+
     def subscribe(self, channel: str) -> Awaitable[None]:
         return self._subscribe(channel)
 
     async def get_message(self, *, timeout: float) -> dict[str, Any] | None:
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                kind, _, data = await self._link.read_response(timeout=timeout)
+                # A pong has two elements.
+                kind, *_, data = await self._link.read_response(timeout=timeout)
                 return {"type": kind.decode(), "data": data}
         return None
 
