@@ -128,7 +128,7 @@ async def test_replica_durability_accepts_only_what_the_replica_has(
             await wait_until(lambda: leader.exists(record))
             assert await waits(submitting)
             assert not await follower.exists(record)
-            link.mend()
+            link.heal()
             await submitting
             assert await follower.exists(record)
 

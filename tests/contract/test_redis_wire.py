@@ -57,7 +57,7 @@ async def test_a_delivery_whose_reply_was_lost_is_recovered_at_once(
     relay.lose_reply_with(job.job_id.encode())
     with pytest.raises(StoreUnavailable):
         await worker.take()
-    assert relay.lost.is_set()
+    assert relay.struck.is_set()
     lease = await worker.lease(job.job_id)
     assert lease.attempt == 1
     await worker.finish(lease)
@@ -72,7 +72,7 @@ async def test_a_begin_whose_reply_was_lost_is_not_a_second_start(
     job = await submit(gateway)
     relay.lose_reply_with(b"$3\r\nrun\r\n")
     lease = await worker.lease(job.job_id)
-    assert relay.lost.is_set()
+    assert relay.struck.is_set()
     assert lease.attempt == 1
     assert len((await gateway.get(job.job_id)).attempts) == 1
     await worker.finish(lease)
@@ -106,7 +106,7 @@ async def test_nothing_read_together_with_an_unreadable_job_is_lost_when_that_ca
 async def test_a_submit_whose_reply_was_lost_is_one_job(relay: Relay, remote: Store, gateway: Store) -> None:
     relay.lose_reply_with(b"accepted")
     submitted = await remote.submit(submission())
-    assert relay.lost.is_set()
+    assert relay.struck.is_set()
     assert not submitted.replayed
     assert (await gateway.depth()).submitted == 1
 
@@ -187,7 +187,7 @@ async def test_a_takeover_whose_reply_was_lost_is_not_put_off(
     with pytest.raises(StoreUnavailable):
         await worker.take()
     lease = await worker.lease(job.job_id)
-    assert (lease.attempt, relay.lost.is_set()) == (2, True)
+    assert (lease.attempt, relay.struck.is_set()) == (2, True)
     # Idle, a sweep lock of the worker that is gone, a margin: less than twice the idle time.
     assert time.monotonic() - began < 1.9
     await worker.finish(lease)
