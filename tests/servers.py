@@ -161,9 +161,10 @@ class ServerProcess:
         path = self._directory / "server.log"
         return path.read_text()[-2000:] if path.exists() else "no log"
 
-    def log_bytes(self) -> int:
-        """How long its append-only file is now."""
-        return max(path.stat().st_size for path in self._directory.glob("appendonlydir/*.incr.aof"))
+    @property
+    def log_file(self) -> Path:
+        """The part of its append-only file that grows."""
+        return max((self._directory / "appendonlydir").glob("*.incr.aof"))
 
     def _answers(self) -> type[redis.RedisError] | None:
         """With what it refuses."""

@@ -42,11 +42,6 @@ class Machine(ServerProcess):
         await self.tell("CONFIG", "SET", "appendfsync", policy)
 
     @property
-    def log_file(self) -> Path:
-        """The part of the append-only file that grows."""
-        return max((self._directory / "appendonlydir").glob("*.incr.aof"))
-
-    @property
     def written(self) -> int:
         """How much of it there is, synced or not."""
         return self.log_file.stat().st_size
