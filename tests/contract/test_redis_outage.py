@@ -209,7 +209,7 @@ async def test_a_server_that_loads_its_data_counts_as_away(
     async with private_server.connect() as raw:
         await holds_much(raw)
         private_server.kill()
-        for _ in range(2):  # A sweep that is due finds the server away; its reader finds its connection broken.
+        for _ in range(2):  # A sweep, when one is due, and then its reader find their connections broken.
             with pytest.raises(StoreUnavailable):
                 await worker.store.claim(1, NOW)
         private_server.start(loading=True)
