@@ -17,8 +17,8 @@ from tests.requests import submission
 
 Answer = TypeVar("Answer")
 
-#: Two on each gateway: their commands share round trips.
-CLIENTS_EACH = 2
+#: Several on each gateway: their commands share round trips.
+CLIENTS_EACH = 4
 
 
 class Callers:

@@ -237,7 +237,7 @@ async def test_through_a_storm_every_job_ends_once_with_its_own_result_and_every
     for name in WORKERS:
         await crew.start(echoing(), worker_id=name)
     callers = Callers([await remote.open() for _ in range(3)], seed)
-    storm = Storm(seed, gap=20, longest_stall=PATIENCE_S + 0.5)
+    storm = Storm(seed, gap=120, longest_stall=PATIENCE_S + 0.5)
     async with callers.busy():
         relay.weather = storm
         await wait_until(lambda: all(storm.seen[fault] >= 3 for fault in FAULTS), timeout=30)
