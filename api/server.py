@@ -244,6 +244,9 @@ def listen(host: str, port: int) -> socket.socket:
         listener.close()
         variable = "IWL_PORT" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "IWL_HOST"
         raise SettingsError(f"{variable}: cannot listen on {host}:{port}: {error.strerror}") from None
+    except (TypeError, UnicodeError):  # what it raises for a name that it cannot encode
+        listener.close()
+        raise SettingsError(f"IWL_HOST: {host} cannot be a host's name") from None
     return listener
 
 

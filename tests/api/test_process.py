@@ -148,6 +148,12 @@ def test_an_address_of_another_machine_is_one_line_too(private_server: ServerPro
     assert ended.stderr.startswith("api: IWL_HOST: cannot listen on 192.0.2.1:0: ")
 
 
+def test_what_can_be_no_host_is_one_line_too(private_server: ServerProcess) -> None:
+    ended = run_to_its_end(redis_url=private_server.url, port="0", host="ü" * 70)
+    assert ended.returncode == 2
+    assert ended.stderr == f"api: IWL_HOST: {'ü' * 70} cannot be a host's name\n"
+
+
 def test_what_may_not_be_safe_is_told_so(serve: Serve, private_server: ServerProcess) -> None:
     """It is queued all the same, and the same key finds it."""
     gateway = serve(redis_url=private_server.url, durability="replica")
