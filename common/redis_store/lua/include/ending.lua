@@ -7,7 +7,8 @@ clear_foreign(RETRIES, 'zset')
 clear_foreign(DEADLINES, 'zset')
 
 -- The ended record: what a client may read, plus the ending token (P4). Its first three fields are fixed, and
--- its last: read_ending looks at them, and read.lua cuts a long result off. An attempt that was running is told by `started`; derived fields are left out.
+-- its last: read_ending looks at them, and read.lua cuts a long result off. An attempt that was running is told
+-- by `started`; derived fields are left out.
 local function ended_record(job, ending)
   local json = '{"status":"' .. ending.status .. '","token":"' .. (ending.token or '')
     .. (ending.result and '","size":' .. #ending.result or '"')
