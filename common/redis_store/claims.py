@@ -25,7 +25,7 @@ from common.redis_store.calls import Calls
 from common.redis_store.deliveries import Delivery, lease_of, parse
 from common.redis_store.keys import GROUP, Keys
 from common.redis_store.reader import Reader
-from common.redis_store.scripts import Begun, Scripts
+from common.redis_store.scripts import KEEP_MS, Begun, Scripts
 from common.redis_store.translate import translate
 from common.redis_store.wire import Connect
 from common.settings import Settings
@@ -83,6 +83,8 @@ class Claims:
         self._tokens: dict[str, str] = {}
         #: Entries read under a seat that turned out to be lost: taken along to the next seat.
         self._orphans: list[str] = []
+        #: Had another seat before: a read that was under way there makes its consumer anew.
+        self._moved = False
         #: The last look at idle deliveries met a suspect that must run alone, and we were not alone: no new
         #: jobs until we are, or somebody else sweeps or has taken it.
         self._making_room = False
@@ -107,6 +109,7 @@ class Claims:
 
     def sit_down(self, place: Place) -> None:
         if place != self._place:
+            self._moved |= self.worker not in ("", place.worker)
             self._place = place
             self.worker = place.worker
             self._recover_from = "0-0"
@@ -149,6 +152,12 @@ class Claims:
         self._room.set()
         await self._reader.interrupt()
 
+    async def leave_former_seat(self) -> None:
+        """Its consumer goes, once nothing is read there any more."""
+        if self._moved:
+            self._moved = False
+            await self._scripts.prune(keep=KEEP_MS)
+
     async def aclose(self) -> None:
         await self._reader.aclose()
 
@@ -159,6 +168,7 @@ class Claims:
         if self._orphans:
             await self._take_over(self._orphans)
             self._orphans.clear()
+        await self.leave_former_seat()
         while self._recover_from is not None:
             entries = await self._reader.read(self.worker, self._recover_from, max(limit, PAGE))
             mine = [entry for entry in entries if entry[0].decode() not in self._held]

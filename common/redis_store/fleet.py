@@ -26,12 +26,10 @@ from common.redis_store import records
 from common.redis_store.calls import Calls
 from common.redis_store.claims import Claims, Place
 from common.redis_store.keys import Keys
-from common.redis_store.scripts import Scripts
+from common.redis_store.scripts import KEEP_MS, Scripts
 from common.redis_store.translate import readable, reading
 from common.settings import Settings
 
-#: How long an unused slot is remembered for the instance that held it, and an idle consumer kept.
-KEEP_MS = 600_000
 #: Jobs that one round of time keeping takes at most.
 DUE_AT_ONCE = 256
 #: Keys that one round of the reconciler looks at: in no hurry, unless jobs are unaccounted for.
@@ -148,6 +146,7 @@ class FleetPart:
     async def retire(self) -> None:
         if self._seat is not None:
             await self._scripts.retire(worker=self._seat.worker, process=self._process)
+            await self._claims.leave_former_seat()
             self._seat = None
             self._claims.stand_up()
 

@@ -18,6 +18,10 @@ log = logging.getLogger(__name__)
 A = TypeVar("A")
 
 
+#: How long an unused slot is remembered for the instance that held it.
+KEEP_MS = 600_000
+
+
 @dataclass(frozen=True, slots=True)
 class Keep:
     """How long things are kept: the head of every script that can end a job."""

@@ -23,8 +23,8 @@ from tests.workers import Worker
         ("include/ending.lua", "count('running', -1)", "counted as running"),
         ("include/ending.lua", "drop_entry(job.entry)", "is a stray"),
         (
-            "retire.lua",
-            "redis.call('XGROUP', 'DELCONSUMER', JOBS, GROUP, worker)",
+            "include/slots.lua",
+            "if idle then redis.call('XGROUP', 'DELCONSUMER', JOBS, GROUP, slot) end",
             "has neither slot nor job",
         ),
     ],

@@ -10,9 +10,12 @@ import pytest
 
 from common.errors import LabError, SeatLost, SlotTaken
 from common.fleet import Decision, Presence, Reason
+from common.redis_store.keys import GROUP
 from common.store import Store
+from tests.keyspace import command
 from tests.processes import Processes
 from tests.requests import submit
+from tests.vandal import Vandal
 from tests.waiting import wait_until
 from tests.workers import NOW, Worker, outlive
 
@@ -30,6 +33,10 @@ async def publish(store: Store, desired: int) -> None:
     term = await store.lead("scaler", timedelta(seconds=30))
     assert term is not None
     await store.publish_scale(decision(desired), term)
+
+
+async def consumers(vandal: Vandal) -> list[str]:
+    return [row["name"] for row in await vandal.raw.xinfo_consumers(vandal.keys.jobs, GROUP)]
 
 
 async def test_workers_get_the_lowest_free_names(processes: Processes) -> None:
@@ -171,6 +178,55 @@ async def test_an_inactive_worker_moves_to_a_lower_free_seat(processes: Processe
     await third.run()
 
 
+async def test_a_worker_that_moves_leaves_no_consumer_behind(
+    processes: Processes, gateway: Store, vandal: Vandal
+) -> None:
+    first, second = [await processes.hire() for _ in range(2)]
+    await second.look()
+    await publish(gateway, 1)
+    await second.heartbeat()
+    await first.store.retire()
+    await second.heartbeat()
+    assert await consumers(vandal) == []
+
+
+async def test_a_worker_that_moves_while_it_reads_leaves_no_consumer_behind(
+    processes: Processes, gateway: Store, vandal: Vandal
+) -> None:
+    """A read that was under way makes its consumer anew, even with a job."""
+    first, second = [await processes.hire() for _ in range(2)]
+    reading = asyncio.create_task(second.store.claim(1, timedelta(seconds=5)))
+
+    async def reads() -> bool:
+        return "worker-2" in await consumers(vandal)
+
+    await wait_until(reads)
+    await publish(gateway, 1)
+    await second.heartbeat()
+    await first.store.retire()
+    assert (await second.heartbeat()).worker == "worker-1"
+    await submit(gateway)
+    (lease,) = (await reading).leases
+    assert "worker-2" in await consumers(vandal)
+    await second.finish(lease)
+    await second.look()
+    assert await consumers(vandal) == ["worker-1"]
+
+
+async def test_a_worker_that_has_moved_and_retires_leaves_no_consumer_behind(
+    processes: Processes, gateway: Store, vandal: Vandal
+) -> None:
+    first, second = [await processes.hire() for _ in range(2)]
+    await publish(gateway, 1)
+    await second.heartbeat()
+    await first.store.retire()
+    assert (await second.heartbeat()).worker == "worker-1"
+    # As a read that the move crossed does it.
+    await command(vandal.raw, "XGROUP", "CREATECONSUMER", vandal.keys.jobs, GROUP, "worker-2")
+    await second.store.retire()
+    assert await consumers(vandal) == []
+
+
 @pytest.mark.settings(heartbeat_ms=500)
 async def test_a_seat_is_left_to_a_restart_of_its_instance_for_a_while(
     processes: Processes, gateway: Store
@@ -209,8 +265,6 @@ async def test_a_busy_worker_keeps_its_seat(processes: Processes, gateway: Store
     assert (await busy.heartbeat(busy=1)).worker == "worker-2"
     await busy.finish(lease)
     assert (await busy.heartbeat(busy=0)).worker == "worker-1"
-    # The consumer that it leaves behind goes with the next round.
-    await gateway.tend()
 
 
 async def test_a_worker_that_holds_a_lease_keeps_its_seat_whatever_it_says(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -19,8 +18,10 @@ pytestmark = [pytest.mark.real_server, pytest.mark.settings(max_queue_depth=0)]
 
 Spawn = Callable[..., Child]
 
-#: Longer than the drain time, so that some jobs are given back at each step down.
+#: Of the load: a little longer than the drain time, so that some jobs are ended and some given back.
 LATENCY_MS, DRAIN_MS = 300, 200
+#: Jobs that certainly run when the fleet is told to leave, and would run on for long.
+LONG_JOBS, LONG_MS = 4, 5_000
 
 
 class Fleet:
@@ -48,19 +49,31 @@ class Fleet:
 async def test_a_fleet_of_1_8_0_and_3_drops_no_start_and_no_job(spawn: Spawn, gateway: Store) -> None:
     ids: list[str] = []
 
+    async def hand_in(latency_ms: int) -> str:
+        job = await submit(gateway, f"job {len(ids)}", params={"mock": {"latency_ms": latency_ms}})
+        ids.append(job.job_id)
+        return job.job_id
+
     async def load() -> None:
-        for number in itertools.count():
-            ids.append(
-                (await submit(gateway, f"job {number}", params={"mock": {"latency_ms": LATENCY_MS}})).job_id
-            )
+        while True:
+            await hand_in(LATENCY_MS)
             await asyncio.sleep(0.05)
 
     clients = asyncio.create_task(load())
     fleet = Fleet(spawn, gateway)
-    for count in (1, 8, 0):
+    for count in (1, 8):
         await fleet.scale(count)
         await asyncio.sleep(1)
         assert (await gateway.depth()).unaccounted == 0
+    long = [await hand_in(LONG_MS) for _ in range(LONG_JOBS)]
+
+    async def all_run() -> bool:
+        return all([(await gateway.get(job_id)).status is JobStatus.RUNNING for job_id in long])
+
+    await wait_until(all_run, timeout=30)
+    await fleet.scale(0)
+    await asyncio.sleep(1)
+    assert (await gateway.depth()).unaccounted == 0
     waiting = await gateway.depth()
     assert waiting.running == 0
     assert waiting.queued > 0
@@ -74,7 +87,11 @@ async def test_a_fleet_of_1_8_0_and_3_drops_no_start_and_no_job(spawn: Spawn, ga
 
     await wait_until(drained, timeout=60)
     jobs = [await gateway.get(job_id) for job_id in ids]
-    outcomes = [[attempt.outcome for attempt in job.attempts] for job in jobs]
+    outcomes = {job.job_id: [attempt.outcome for attempt in job.attempts] for job in jobs}
     assert {job.status for job in jobs} == {JobStatus.SUCCEEDED}
-    assert {outcome for each in outcomes for outcome in each} == {Outcome.RELEASED, Outcome.SUCCEEDED}
-    assert all(each.count(Outcome.SUCCEEDED) == 1 for each in outcomes)
+    assert {outcome for each in outcomes.values() for outcome in each} <= {
+        Outcome.RELEASED,
+        Outcome.SUCCEEDED,
+    }
+    assert all(each.count(Outcome.SUCCEEDED) == 1 for each in outcomes.values())
+    assert all(Outcome.RELEASED in outcomes[job_id] for job_id in long)

@@ -38,10 +38,7 @@ end
 
 local name = held ~= '' and owner(held)[2] == process and held or nil
 local better = name and movable == '1' and wanted == '' and lower_free()
-if better then
-  redis.call('DEL', worker_key(name))
-  redis.call('ZREM', WORKERS, name)
-end
+if better then give_up(name) end
 name = better or name or choose()
 if not name then return {'taken'} end
 

@@ -16,3 +16,11 @@ local function unable_below(slot)
   end
   return unable
 end
+
+-- Ends a slot, and its consumer unless something is pending there, which DELCONSUMER would drop.
+local function give_up(slot)
+  local idle = #redis.call('XPENDING', JOBS, GROUP, '-', '+', 1, slot) == 0  -- raises NOGROUP before any write
+  redis.call('DEL', worker_key(slot))
+  redis.call('ZREM', WORKERS, slot)
+  if idle then redis.call('XGROUP', 'DELCONSUMER', JOBS, GROUP, slot) end
+end
