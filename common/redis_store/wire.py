@@ -75,24 +75,28 @@ def dial(url: str) -> Client:
 
 
 class Wire:
-    """One connection, made when it is needed and made again when it broke. One round trip at a time."""
+    """One connection, made when it is needed and made again when it broke.
+
+    Round trips wait for each other: two at once would read each other's replies."""
 
     def __init__(self, connect: Connect, *, resend: bool) -> None:
         """`resend`: once more when the connection broke, for commands that may reach the server twice."""
         self._client = connect()
         self._resend = resend
         self._connection: Connection | None = None
+        self._free = asyncio.Lock()
         #: What answers here is no primary any more.
         self._outlived = False
 
     async def exchange(self, commands: Sequence[Command]) -> list[Reply]:
         """Replies in order. Raises the library's ConnectionError and TimeoutError, and OSError."""
-        try:
-            return await self._round_trip(commands)
-        except (ConnectionLost, OSError):
-            if not self._resend:
-                raise
-            return await self._round_trip(commands)
+        async with self._free:
+            try:
+                return await self._round_trip(commands)
+            except (ConnectionLost, OSError):
+                if not self._resend:
+                    raise
+                return await self._round_trip(commands)
 
     async def call(self, *command: Argument) -> Reply:
         """One reply. Raises as `exchange`, and ResponseError."""

@@ -215,3 +215,16 @@ async def test_a_lost_registration_does_not_hide_what_a_job_says(
     await wait_until(lambda: "unheard" in heard, timeout=8)
     await worker.finish(lease)
     await asyncio.wait_for(listening, 8)
+
+
+async def test_a_store_that_is_used_while_it_starts_crosses_no_replies(
+    processes: Processes, gateway: Store
+) -> None:
+    """As a gateway's is, which answers from its first moment."""
+    job_ids = [(await submit(gateway, f"job {number}")).job_id for number in range(8)]
+    for _ in range(20):
+        store = RedisStore(processes.settings(), connect=processes.connect)
+        _, *jobs = await asyncio.gather(store.start(), *map(store.get, job_ids))
+        jobs += [await store.get(job_id) for job_id in job_ids]
+        await store.aclose()
+        assert [job.job_id for job in jobs if job] == 2 * job_ids
