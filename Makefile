@@ -60,7 +60,7 @@ matrix: $(VENV)/.dev ## Run what depends on the server against IWL_TEST_SERVERS=
 model: $(VENV)/.dev ## Compare the store with a model of the lifecycle, as long as you like (EXAMPLES=5000)
 	MODEL_EXAMPLES=$(or $(EXAMPLES),1000) $(CLEAN_ENV) $(BIN)/python -m pytest tests/model/test_model.py $(ARGS)
 
-simulate: $(VENV)/.dev ## Run all but HTTP in virtual time, through seeded faults (ARGS="--seeds 500")
+simulate: $(VENV)/.dev ## Run the whole system in virtual time, through seeded faults (ARGS="--seeds 500")
 	$(CLEAN_ENV) $(BIN)/python -m tests.simulation $(ARGS)
 
 prove: $(VENV)/.dev ## Kill a process at every command of every scenario (ARGS="worker after finish"), in minutes

@@ -74,8 +74,10 @@ _ACCEPTED_DOCS = {
 }
 
 
-def known_job_id(job_id: str) -> str:
-    """Raises JobNotFound for what no gateway can have given out."""
+async def known_job_id(job_id: str) -> str:
+    """Raises JobNotFound for what no gateway can have given out.
+
+    Asynchronous although it waits for nothing: anything else the framework runs in a thread."""
     if job_id_time(job_id) is None:
         raise JobNotFound
     return job_id

@@ -1,111 +1,169 @@
-"""Clients of gateways: they submit until they are told "accepted", wait, cancel, and redrive."""
+"""Clients of the gateways: they submit until they are told "accepted", wait, follow, cancel, and redrive."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
+from typing import Any
 
-from common.errors import JobEnded, JobExpired, JobNotFound, StoreError
-from common.job import JobRequest, Submission, new_job_id
-from common.store import Store, Submitted
+import msgspec
+
 from tests.simulation.clock import Clock
-from tests.simulation.network import Node
-from tests.simulation.witness import Witness, expect
+from tests.simulation.http import Answer, Door, Request, Unanswered
+from tests.simulation.keys import CALLERS
+from tests.simulation.witness import Span, Witness, expect
 
-GONE = (JobNotFound, JobExpired)
+JOBS = "/v1/jobs"
+#: The gateway is full, or its store is away: to be asked again.
+NOT_NOW = {429, 503}
 
 
 class Clients:
-    """Those of one gateway process, and as dead or paused as it is."""
-
     def __init__(
-        self, node: Node, store: Store, witness: Witness, chance: random.Random, clock: Clock
+        self,
+        doors: Callable[[], list[Door]],
+        witness: Witness,
+        chance: random.Random,
+        clock: Clock,
     ) -> None:
-        self.node = node
-        self._store = store
+        """`doors` are those of the gateways that somebody may know of."""
+        self._doors = doors
         self._witness = witness
         self._chance = chance
         self._clock = clock
-        self._numbers = 0
+        #: Requests for a job, each under a name of its own.
+        self.sent = 0
         self.tasks: list[asyncio.Task[None]] = []
-        #: No more of them come.
-        self.over = False
 
     @property
     def busy(self) -> bool:
-        """Whether one of them is still at it; those of a killed gateway never are again."""
-        return not self.node.dead and any(not task.done() for task in self.tasks)
+        return any(not task.done() for task in self.tasks)
 
     async def run(self, every: float) -> None:
-        """A client every so many seconds."""
+        """A client, or some, every so many seconds, until cancelled."""
         while True:
             await asyncio.sleep(self._chance.expovariate(1 / every))
-            if self.over:
-                return
             for _ in range(self._chance.choice([1, 1, 1, 6])):
-                self.tasks.append(asyncio.create_task(self._client()))
+                self.sent += 1
+                client = Client(f"job-{self.sent}", self._doors, self._witness, self._chance, self._clock)
+                self.tasks.append(asyncio.create_task(client.run()))
 
-    async def _client(self) -> None:
-        sent = self._submission()
-        if not await self._submit(sent):
-            return
-        with suppress(*GONE, StoreError):
-            match self._chance.choice(["wait", "wait", "cancel", "read", "leave", "redrive"]):
-                case "wait":
-                    seconds = timedelta(seconds=self._chance.random() * 15)
-                    self._witness.saw(await self._store.wait(sent.job_id, seconds))
-                case "cancel":
-                    await asyncio.sleep(self._chance.random() * 10)
-                    with suppress(JobEnded):
-                        self._witness.saw(await self._store.cancel(sent.job_id))
-                case "read":
-                    for job in await self._store.list_jobs(limit=10):
-                        self._witness.saw(job)
-                case "redrive":
-                    await self._store.redrive(limit=2)
-                case _:
-                    pass
 
-    async def _submit(self, sent: Submission) -> bool:
-        """Tries on, as the API's documentation tells clients to."""
-        self._witness.sent.add(sent.job_id)
-        for _ in range(self._chance.choice([1, 8])):
-            asked_ms = self._clock.unix_ms
+class Client:
+    """One job, and what somebody does about it."""
+
+    def __init__(
+        self,
+        name: str,
+        doors: Callable[[], list[Door]],
+        witness: Witness,
+        chance: random.Random,
+        clock: Clock,
+    ) -> None:
+        self._name = name
+        self._doors = doors
+        self._witness = witness
+        self._chance = chance
+        self._clock = clock
+        self._caller = chance.choice(list(CALLERS))
+        #: Of the latest request.
+        self._asked_ms = 0
+
+    async def run(self) -> None:
+        if job_id := await self._submit():
+            with suppress(Unanswered):
+                await self._then(job_id)
+
+    async def _then(self, job_id: str) -> None:
+        what = self._chance.choice(["wait", "wait", "follow", "cancel", "list", "leave", "redrive", "pry"])
+        match what:
+            case "wait":
+                wait = f"wait={self._chance.random() * 15:.3f}"
+                self._shown(job_id, await self._ask("GET", f"{JOBS}/{job_id}", query=wait))
+            case "follow":
+                self._followed(job_id, await self._ask("GET", f"{JOBS}/{job_id}/events"))
+            case "cancel":
+                await asyncio.sleep(self._chance.random() * 10)
+                self._shown(job_id, await self._ask("DELETE", f"{JOBS}/{job_id}"), or_status=409)
+            case "list":
+                answer = await self._ask("GET", JOBS, query="limit=10")
+                if self._answered(answer, 200):
+                    for job in answer.json["jobs"]:
+                        self._witness.saw(job, self._asked_ms)
+            case "redrive":
+                answer = await self._ask("POST", "/v1/dlq/redrive", body={"limit": 2})
+                self._answered(answer, 200)
+            case "pry":
+                self._caller = next(name for name in CALLERS if name != self._caller)
+                self._answered(await self._ask("GET", f"{JOBS}/{job_id}"), 404)
+            case _:
+                pass
+
+    async def _submit(self) -> str | None:
+        """The id, once one was told. Tries on, as the API's documentation tells clients to."""
+        tries = self._chance.choice([1, 8])
+        body = self._request() | ({"idempotency_key": f"key-{self._name}"} if tries > 1 else {})
+        first_ms = self._clock.unix_ms
+        for _ in range(tries):
             try:
-                answer = await self._store.submit(sent)
-            except StoreError:
-                await asyncio.sleep(self._chance.random() * 2)
+                answer = await self._ask("POST", JOBS, body=body)
+            except Unanswered:
+                pass
             else:
-                self._accepted(sent, answer, asked_ms)
-                return True
-        return False
+                if self._answered(answer, 202):
+                    job_id = answer.json["job_id"]
+                    self._witness.promised(self._name, job_id, Span(first_ms, self._clock.unix_ms))
+                    return job_id
+            await asyncio.sleep(self._chance.random() * 2)
+        return None
 
-    def _accepted(self, sent: Submission, answer: Submitted, asked_ms: int) -> None:
-        expect(answer.job.job_id == sent.job_id, f"another job was accepted: {answer}")
-        # Which second it was stored in, nobody can tell from outside: not before it was asked.
-        created_ms = round(answer.job.created_at.timestamp() * 1000)
-        expect(created_ms <= self._clock.unix_ms, "accepted in the future")
-        self._witness.promised(sent.job_id, created_ms)
+    async def _ask(self, method: str, path: str, *, query: str = "", body: object = None) -> Answer:
+        """Raises Unanswered."""
+        if not (doors := self._doors()):
+            raise Unanswered
+        self._asked_ms = self._clock.unix_ms
+        key = CALLERS[self._caller]
+        request = Request(method=method, path=path, query=query, body=body, key=key)
+        return await self._chance.choice(doors).ask(request)
 
-    def _submission(self) -> Submission:
-        self._numbers += 1
-        name = f"{self.node.name}-{self._numbers}"
-        how = self._chance.choice(["", "", "", "error", "permanent", "unreachable", "hang", "crash"])
+    def _answered(self, answer: Answer, *statuses: int) -> bool:
+        """Whether the gateway did what it was asked; a refusal says that it may be asked again."""
+        expect(answer.status in NOT_NOW or answer.status in statuses, f"{self._name}: {answer}")
+        return answer.status not in NOT_NOW
+
+    def _shown(self, job_id: str, answer: Answer, or_status: int = 200) -> None:
+        if self._answered(answer, 200, 404, or_status):
+            if answer.status == 200:
+                self._witness.saw(answer.json, self._asked_ms)
+            elif answer.status == 404:
+                self._witness.missed(job_id)
+
+    def _followed(self, job_id: str, answer: Answer) -> None:
+        if not self._answered(answer, 200, 404):
+            return
+        if answer.status == 404:
+            self._witness.missed(job_id)
+            return
+        for line in answer.body.split(b"\n"):
+            if line.startswith(b"data: ") and "job" in (data := msgspec.json.decode(line[6:])):
+                self._witness.saw(data["job"], self._asked_ms)
+
+    def _request(self) -> dict[str, Any]:
+        chance = self._chance
+        how = chance.choice(["", "", "", "error", "permanent", "unreachable", "hang", "crash"])
         orders = {
-            "seconds": self._chance.choice([0.0, 0.05, 2.0, 8.0]) * self._chance.random(),
+            "seconds": chance.choice([0.0, 0.05, 2.0, 8.0]) * chance.random(),
             "how": how,
             # A model that is never there uses up ten refunds, with longer and longer pauses.
-            "times": self._chance.choice([1, 2, 2 if how == "unreachable" else 99]) if how else 0,
+            "times": chance.choice([1, 2, 2 if how == "unreachable" else 99]) if how else 0,
         }
-        request = JobRequest(
-            prompt=name,
-            params={"sim": orders},
-            expires_in_s=self._chance.choice([None, None, None, 1.0, 30.0]),
-            timeout_s=self._chance.choice([None, 4.0]),
-            stream=self._chance.random() < 0.3,
-            metadata={"name": name},
-        )
-        key = f"key-{name}" if self._chance.random() < 0.4 else None
-        return Submission(job_id=new_job_id(), request=request, owner="sim", idempotency_key=key)
+        return {
+            "prompt": self._name,
+            "params": {"sim": orders},
+            "expires_in_s": chance.choice([None, None, None, 1.0, 30.0]),
+            "timeout_s": chance.choice([None, 4.0]),
+            "stream": chance.random() < 0.3,
+            "metadata": {"name": self._name},
+        }

@@ -112,7 +112,7 @@ class Faults:
         def over() -> None:
             if server.up and not self.calm:
                 self._network.restart_server(self._seconds(0.2, 5), snapshot)
-                self._witness.lost(since_ms)
+                self._witness.lost(since_ms, self._network.loop.clock.unix_ms)
 
         self._network.later(self._chance.random(), over)
 

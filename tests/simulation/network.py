@@ -30,6 +30,7 @@ class Node(Process):
         self.links: list[Link] = []
         #: Pipes of connections that are over, with messages still on their way.
         self.stragglers: list[Pipe] = []
+        self.on_kill: Callable[[], None] = _unnoticed
         self._context = copy_context()
         self._context.run(PROCESS.set, self)
         network.nodes.append(self)
@@ -45,6 +46,7 @@ class Node(Process):
         self.dead = True
         for link in list(self.links):
             link.hang_up()
+        self.on_kill()
 
     def pause(self) -> None:
         self.paused = True
@@ -233,6 +235,10 @@ class Link:
 
 
 def _unheard(reply: Any) -> None:
+    pass
+
+
+def _unnoticed() -> None:
     pass
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
 from prometheus_client import CollectorRegistry
 
+from api.app import create_app
 from common.errors import LabError, StoreUnavailable
 from common.job import JobRequest
 from common.redis_store.store import RedisStore
@@ -19,6 +20,7 @@ from common.settings import Settings
 from common.telemetry import WorkerMetrics
 from scaler.gauges import Gauges
 from scaler.loop import Scaler
+from tests.simulation.http import Door
 from tests.simulation.network import Network, Node
 from worker.backends.base import BrokenStream, Completion, Refused, Unreachable
 from worker.loop import Worker
@@ -77,15 +79,13 @@ class Plant:
         network: Network,
         settings: dict[str, Any],
         chance: random.Random,
-        serve: Callable[[Running], Awaitable[None]],
     ) -> None:
-        """`serve` is what a gateway does."""
         self._network = network
         self._settings = settings
         self._chance = chance
-        self._serve = serve
         self._started = 0
         self.running: list[Running] = []
+        self._doors: list[Door] = []
         #: Nobody starts anything again.
         self.closed = False
         #: What no process may die of.
@@ -101,6 +101,10 @@ class Plant:
     def node(self, kind: str, *, sheltered: bool = False) -> Node:
         self._started += 1
         return Node(self._network, f"{kind}-{self._started}", sheltered=sheltered)
+
+    def doors(self) -> list[Door]:
+        """Of all gateways that were not killed, also of one that is paused or was replaced."""
+        return [door for door in self._doors if not door.node.dead]
 
     # ---- start and end
 
@@ -158,3 +162,9 @@ class Plant:
             await asyncio.sleep(0.5)
         scaler = Scaler(store, self.settings(running.instance), Gauges(CollectorRegistry()))
         await scaler.run(asyncio.Event())
+
+    async def _serve(self, running: Running) -> None:
+        app = create_app(self.store(running.node), self.settings(running.instance))
+        async with app.router.lifespan_context(app):
+            self._doors.append(Door(running.node, app, self.broken))
+            await asyncio.get_running_loop().create_future()

@@ -8,6 +8,8 @@ import random
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -15,16 +17,18 @@ import fakeredis
 from redis.asyncio import Redis
 
 from common.errors import StoreError
+from common.job import JobStatus
 from common.redis_store.keys import Keys
 from common.store import Store
 from tests.keyspace import leaks
 from tests.simulation.clients import Clients
 from tests.simulation.clock import Clock, VirtualLoop
 from tests.simulation.faults import Faults
+from tests.simulation.keys import write_keys
 from tests.simulation.network import Network, Node
-from tests.simulation.plant import Plant, Running
+from tests.simulation.plant import Plant
 from tests.simulation.server import SimulatedServer, unwatched
-from tests.simulation.witness import Violation, Witness, expect
+from tests.simulation.witness import View, Violation, Witness, expect, view
 
 NAMESPACE = "sim"
 #: How long things go wrong, in seconds.
@@ -48,8 +52,8 @@ class Report:
 
 def simulate(seed: int, *, seconds: float = SECONDS, harsh: bool = False) -> Report:
     """Never raises a violation: it is in the report. `harsh`: short leases, and faults without a pause."""
-    with seeded(seed), unwatched():
-        return Simulation(seed, seconds, harsh).run()
+    with TemporaryDirectory() as folder, seeded(seed), unwatched():
+        return Simulation(seed, seconds, harsh, write_keys(Path(folder))).run()
 
 
 def replay_command(seed: int, seconds: float) -> str:
@@ -71,7 +75,7 @@ def seeded(seed: int) -> Generator[None]:
 
 
 class Simulation:
-    def __init__(self, seed: int, seconds: float, harsh: bool) -> None:
+    def __init__(self, seed: int, seconds: float, harsh: bool, keys: Path) -> None:
         self._seed = seed
         self._seconds = seconds
         chance = random.Random(seed)
@@ -81,15 +85,16 @@ class Simulation:
         with self._clock.installed():
             self._server = SimulatedServer(self._loop)
         self._network = Network(self._loop, self._server, random.Random(f"network {seed}"))
-        settings = drawn_settings(chance) | ({"claim_idle_ms": 600, "worker_concurrency": 4} if harsh else {})
-        self._plant = Plant(self._network, settings, random.Random(f"plant {seed}"), self._serve)
+        settings: dict[str, Any] = drawn_settings(chance) | {"api_keys_file": keys}
+        if harsh:
+            settings |= {"claim_idle_ms": 600, "worker_concurrency": 4}
+        self._plant = Plant(self._network, settings, random.Random(f"plant {seed}"))
         self._witness = Witness(settings["max_attempts"])
         self._faults = Faults(self._network, self._plant, self._witness, random.Random(f"faults {seed}"))
         if harsh:
             self._faults.every = 0.5
-        self._clients: list[Clients] = []
-        #: The faults, and the coming of clients.
-        self._over = False
+        client = random.Random(f"clients {seed}")
+        self._clients = Clients(self._plant.doors, self._witness, client, self._clock)
         self._crashed: list[str] = []
         self._loop.set_exception_handler(self._unhandled)
 
@@ -110,7 +115,7 @@ class Simulation:
             digest=self._server.digest,
             lasted=self._clock.now,
             commands=self._server.commands,
-            jobs=len(self._witness.sent),
+            jobs=self._clients.sent,
             samples=self._witness.samples,
             faults=self._faults.count,
             violation=violation,
@@ -128,25 +133,15 @@ class Simulation:
         observer = self._plant.node("witness", sheltered=True)
         store = self._plant.store(observer)
         faults = asyncio.create_task(self._faults.run())
+        coming = asyncio.create_task(self._clients.run(self._chance.choice([0.5, 1.5, 4.0])))
         while self._clock.now < self._seconds:
             await asyncio.sleep(0.5 + self._chance.random())
-            await self._sample(store, [faults])
+            await self._sample(store, [faults, coming])
         faults.cancel()
+        coming.cancel()
         self._faults.end()
-        self._over = True
-        for clients in self._clients:
-            clients.over = True
         await self._drain(store)
         await self._account(store)
-
-    async def _serve(self, running: Running) -> None:
-        """A gateway is its store, with clients that come while the faults last."""
-        node = running.node
-        chance = random.Random(f"clients {node.name} {self._seed}")
-        clients = Clients(node, self._plant.store(node), self._witness, chance, self._clock)
-        self._clients.append(clients)
-        clients.over = self._over
-        await clients.run(chance.choice([1.0, 3.0, 8.0]))
 
     async def _sample(self, store: Store, tasks: list[asyncio.Task[Any]]) -> None:
         self._check(tasks)
@@ -158,11 +153,10 @@ class Simulation:
         for error in self._plant.broken:
             raise Violation(f"a process died of {error!r}") from error
         expect(not self._crashed, f"unhandled: {self._crashed}")
-        for task in [*tasks, *(task for clients in self._clients for task in clients.tasks)]:
+        for task in [*tasks, *self._clients.tasks]:
             if task.done() and not task.cancelled() and (error := task.exception()):
                 raise error
-        for clients in self._clients:
-            clients.tasks = [task for task in clients.tasks if not task.done()]
+        self._clients.tasks = [task for task in self._clients.tasks if not task.done()]
 
     async def _drain(self, store: Store) -> None:
         until = self._clock.now + DRAINED_WITHIN
@@ -170,27 +164,37 @@ class Simulation:
             await asyncio.sleep(2)
             await self._sample(store, [])
             with suppress(StoreError):
-                if (backlog := await store.depth()).unfinished == 0 and not self._busy():
+                if (backlog := await store.depth()).unfinished == 0 and not self._clients.busy:
                     return
                 expect(self._clock.now < until, f"never drained: {backlog}")
 
-    def _busy(self) -> bool:
-        return any(clients.busy for clients in self._clients)
-
     async def _account(self, store: Store) -> None:
-        """Every accepted job has ended, and nothing is left over."""
-        found = 0
-        for job_id in sorted(self._witness.sent):
-            job = await self._witness.look(store, job_id)
-            if job is not None:
-                found += 1
-                expect(job.status.terminal, f"never ended: {job}")
+        """Every accepted job has ended, no request became two jobs, and nothing is left over."""
+        for job_id in sorted(self._witness.accepted):
+            await self._witness.look(store, job_id)
+        names: set[str] = set()
+        for job in await self._listed(store):
+            self._witness.saw(job)
+            expect(JobStatus(job["status"]).terminal, f"never ended: {job}")
+            if "redrive_of" not in job:
+                name = job["metadata"]["name"]
+                expect(name not in names, f"P4: {name} was accepted twice: {job}")
+                names.add(name)
         raw = fakeredis.FakeAsyncRedis(server=self._server.fake, protocol=2, decode_responses=True)
         left = await leaks(cast(Redis, raw), NAMESPACE, Keys(NAMESPACE).permanent)
         await raw.aclose()
         expect(not left, f"P7: {left}")
         backlog = await store.depth()
         expect(backlog.pending in (0, None), f"deliveries of no job: {backlog}")
+
+    async def _listed(self, store: Store) -> list[View]:
+        """All jobs that there are, whoever was told of them."""
+        jobs: list[View] = []
+        page = await store.list_jobs(limit=100)
+        while page:
+            jobs += map(view, page)
+            page = await store.list_jobs(limit=100, before=page[-1].job_id)
+        return jobs
 
     async def _clear_up(self) -> None:
         """Lets every task of every process end, the killed ones too."""

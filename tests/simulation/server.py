@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from hashlib import blake2b
@@ -40,7 +41,12 @@ class Session(FakeSocket):
         self.open = True
         #: A read that waits: tries again, shapes the answer, and the number of the wait.
         self.wait: tuple[Callable[[bool], Any], Callable[[Any], Any], int] | None = None
+        self._number = server.number()
         super().__init__(server.fake, 0, client_class=redis.Redis)
+
+    def __hash__(self) -> int:
+        """Sets of sessions, of a channel's subscribers, have the order in which they came."""
+        return self._number
 
     def put_response(self, msg: Any) -> None:
         self.server.trace(self.name, msg)
@@ -83,6 +89,7 @@ class SimulatedServer:
         self.commands = 0
         self._digest = blake2b(digest_size=8)
         self._waits = 0
+        self._numbers = itertools.count()
         self._wake_up = False
         quiet = Session(self, "", lambda _: None)
         quiet.sendall(b"*3\r\n$4\r\nEVAL\r\n$8\r\nreturn 1\r\n$1\r\n0\r\n")
@@ -93,6 +100,9 @@ class SimulatedServer:
     @property
     def digest(self) -> str:
         return self._digest.hexdigest()
+
+    def number(self) -> int:
+        return next(self._numbers)
 
     def trace(self, *what: object) -> None:
         self._digest.update(repr((self._loop.clock.ns, *what)).encode())

@@ -1,4 +1,6 @@
-"""All but HTTP in one process and in virtual time, through seeded faults: every accepted job ends once.
+"""The whole system in one process and in virtual time, through seeded faults: every accepted job ends once.
+
+Clients call the gateways' application as a server calls it: only sockets, and HTTP's syntax, are missing.
 
 `make simulate ARGS="--seeds 500"` runs as many seeds as you like; a failure prints how to repeat it."""
 
@@ -10,6 +12,7 @@ import sys
 
 import pytest
 
+from common.redis_store.wire import Wire
 from tests.repository import ROOT
 from tests.sabotage import broken_script
 from tests.simulation.run import SECONDS, replay_command, simulate
@@ -17,6 +20,8 @@ from tests.simulation.run import SECONDS, replay_command, simulate
 SEEDS = range(1, 7)
 #: Seeds in which a broken store must be found out.
 SOON = range(200, 260)
+#: Seeds, and a few seconds of each, in which gateways that have just started must be found to be broken.
+YOUNG = range(40, 140)
 
 #: What is broken: file, the line as it is, and as it must not be.
 BROKEN = {
@@ -78,3 +83,10 @@ def test_a_broken_store_is_found_out(what: str) -> None:
     with broken_script(*BROKEN[what]):
         found = next((seed for seed in SOON if simulate(seed, seconds=30, harsh=True).violation), None)
     assert found is not None
+
+
+@pytest.mark.timeout(600)
+def test_crossed_replies_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two round trips at once on one connection."""
+    monkeypatch.setattr(Wire, "exchange", Wire._round_trip)  # pyright: ignore[reportPrivateUsage]
+    assert any(simulate(seed, seconds=5).violation for seed in YOUNG)
