@@ -81,9 +81,8 @@ class Faults:
             self._later(self._seconds(5, 10, 60), running.node)
 
     def drain(self) -> None:
-        running = self._one("worker")
-        if running and running.worker and not running.node.paused:
-            running.worker.drain()
+        if (running := self._one()) and not running.node.paused:
+            running.leave()
 
     def part(self) -> None:
         if running := self._one():

@@ -65,6 +65,8 @@ class Door:
         self._app = app
         self._broken = broken
         self._open: list[Exchange] = []
+        self._served: list[asyncio.Task[None]] = []
+        self._closed = False
         node.on_kill = self._reset
 
     async def ask(self, request: Request) -> Answer:
@@ -81,6 +83,12 @@ class Door:
             self._open.remove(exchange)
             self._soon(exchange.gone.set)
 
+    async def close(self) -> None:
+        """Refuses whoever comes, and returns when all who are in have left."""
+        self._closed = True
+        if self._served:
+            await asyncio.wait(self._served)
+
     def _send(self, exchange: Exchange) -> None:
         chance, weather, late = self.node.network.chance.random(), self.node.network.weather, 0.0
         if chance < weather.lost_request:
@@ -94,10 +102,11 @@ class Door:
         self._soon(lambda: self._arrive(exchange), late)
 
     def _arrive(self, exchange: Exchange) -> None:
-        if self.node.dead:
+        if self.node.dead or self._closed:
             self._soon(exchange.reset)
         else:
-            self.node.spawn(self._serve(exchange))
+            self._served = [task for task in self._served if not task.done()]
+            self._served.append(self.node.spawn(self._serve(exchange)))
 
     async def _serve(self, exchange: Exchange) -> None:
         try:

@@ -12,6 +12,7 @@ from typing import Any, cast
 from prometheus_client import CollectorRegistry
 
 from api.app import create_app
+from api.server import GRACE_S
 from common.errors import LabError, StoreUnavailable
 from common.job import JobRequest
 from common.redis_store.store import RedisStore
@@ -63,6 +64,10 @@ class Model:
         pass
 
 
+def _unheard() -> None:
+    """A process that has not set up its signals yet."""
+
+
 @dataclass
 class Running:
     """A process that a supervisor would look after."""
@@ -70,7 +75,8 @@ class Running:
     node: Node
     kind: str
     instance: str
-    worker: Worker | None = None
+    #: SIGTERM.
+    leave: Callable[[], None] = _unheard
 
 
 class Plant:
@@ -138,6 +144,8 @@ class Plant:
             await does(running)
         except Exception as error:
             self.broken.append(error)
+        else:
+            self.kill(running, after=1.0)
 
     async def _work(self, running: Running) -> None:
         store = self.store(running.node, running.instance)
@@ -146,12 +154,10 @@ class Plant:
             self.kill(running, after=self._chance.random() * 5)
 
         metrics = WorkerMetrics(CollectorRegistry())
-        running.worker = Worker(self.settings(running.instance), store, Model(die), metrics)
+        worker = Worker(self.settings(running.instance), store, Model(die), metrics)
+        running.leave = worker.drain
         with suppress(LabError):
-            await running.worker.run()
-        if running in self.running:
-            self.running.remove(running)
-            self._network.later(1.0, lambda: self._again("worker", running.instance))
+            await worker.run()
 
     async def _scale(self, running: Running) -> None:
         store = self.store(running.node, running.instance)
@@ -161,10 +167,21 @@ class Plant:
                 break
             await asyncio.sleep(0.5)
         scaler = Scaler(store, self.settings(running.instance), Gauges(CollectorRegistry()))
-        await scaler.run(asyncio.Event())
+        stop = asyncio.Event()
+        running.leave = stop.set
+        await scaler.run(stop)
+        await store.aclose()
 
     async def _serve(self, running: Running) -> None:
-        app = create_app(self.store(running.node), self.settings(running.instance))
+        store = self.store(running.node)
+        app = create_app(store, self.settings(running.instance))
+        door = Door(running.node, app, self.broken)
+        self._doors.append(door)
+        closing: asyncio.Event = app.state.gateway.closing
+        running.leave = closing.set
         async with app.router.lifespan_context(app):
-            self._doors.append(Door(running.node, app, self.broken))
-            await asyncio.get_running_loop().create_future()
+            await closing.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GRACE_S):
+                    await door.close()
+        await store.aclose()
