@@ -12,6 +12,10 @@ import sys
 
 import pytest
 
+from api import jobs
+from api.callers import Caller
+from api.intake import read_job
+from common.job import JobRequest
 from common.redis_store.wire import Wire
 from tests.repository import ROOT
 from tests.sabotage import broken_script
@@ -90,3 +94,18 @@ def test_crossed_replies_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two round trips at once on one connection."""
     monkeypatch.setattr(Wire, "exchange", Wire._round_trip)  # pyright: ignore[reportPrivateUsage]
     assert any(simulate(seed, seconds=5).violation for seed in YOUNG)
+
+
+@pytest.mark.timeout(600)
+def test_a_gateway_that_forgets_idempotency_keys_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forget(raw: bytes, header_key: str | None, *, mock_faults: bool) -> tuple[JobRequest, None]:
+        return read_job(raw, header_key, mock_faults=mock_faults)[0], None
+
+    monkeypatch.setattr(jobs, "read_job", forget)
+    assert any(simulate(seed, seconds=20).violation for seed in SEEDS)
+
+
+@pytest.mark.timeout(600)
+def test_a_gateway_that_shows_jobs_to_anybody_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Caller, "sees", None)
+    assert any(simulate(seed, seconds=20).violation for seed in SEEDS)
