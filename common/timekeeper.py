@@ -38,7 +38,8 @@ class TimeKeeper:
         while not self.bell.stopped:
             # Set before the call: a poke during it may ask for less.
             self._due = time.monotonic() + LONGEST_REST_S
-            self._due = min(self._due, time.monotonic() + await self._round())
+            rest = await self._round()
+            self._due = min(self._due, time.monotonic() + rest)
             await self._rest()
 
     async def _rest(self) -> None:
