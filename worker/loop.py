@@ -77,7 +77,7 @@ class Worker:
             if await self._store_started():
                 await self._work()
         finally:
-            await self._backend.aclose()
+            await self._close_backend()
             await _within(CLOSE_S, self._store.aclose())
         if self._evicted:
             raise self._evicted
@@ -228,6 +228,14 @@ class Worker:
             bell.stop()
         await asyncio.wait(keepers, timeout=KEEPERS_LEAVE_S)
         await _within(RETIRE_S, self._store.retire())
+
+    async def _close_backend(self) -> None:
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await self._backend.aclose()
+        except Exception as error:
+            # Somebody's own: whatever it does, nothing is held any more.
+            log.warning("the backend did not close", extra={"error": repr(error)})
 
 
 async def _within(seconds: float, farewell: Awaitable[None]) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
+
+import pytest
 
 from common.errors import StoreUnavailable
 from common.job import JobStatus, Outcome
@@ -109,3 +112,23 @@ async def test_a_store_that_is_away_does_not_keep_it(crew: Crew, gateway: Store)
     assert time.monotonic() - started < 10
     # The lease runs out by itself.
     assert (await gateway.get(job.job_id)).status is JobStatus.RUNNING
+
+
+async def hang() -> None:
+    await asyncio.Event().wait()
+
+
+async def break_down() -> None:
+    raise KeyError("a pool")
+
+
+@pytest.mark.parametrize("aclose", [hang, break_down])
+async def test_a_backend_that_does_not_close_does_not_keep_it(
+    crew: Crew, gateway: Store, monkeypatch: pytest.MonkeyPatch, aclose: Callable[[], Awaitable[None]]
+) -> None:
+    backend = echoing()
+    running = await crew.start(backend)
+    await ended(gateway, (await submit(gateway)).job_id)
+    monkeypatch.setattr(backend, "aclose", aclose)
+    await running.leave(timeout=5)
+    assert (await gateway.scale()).workers == ()
