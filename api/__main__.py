@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import sys
+from contextlib import suppress
 from ipaddress import ip_address
 
 import uvloop
@@ -14,7 +15,8 @@ from prometheus_client import CollectorRegistry
 from api.app import create_app
 from api.gateway import Gateway
 from api.server import GatewayServer, listen
-from common.errors import SettingsError, StoreRefused, StoreUnavailable
+from api.while_wanted import stop
+from common.errors import SettingsError, StoreError, StoreRefused, StoreUnavailable
 from common.settings import Settings, load_settings
 from common.stores import open_store
 from common.telemetry import configure_logging, process_registry, serve_metrics
@@ -22,6 +24,9 @@ from common.telemetry import configure_logging, process_registry, serve_metrics
 log = logging.getLogger("api")
 
 MISCONFIGURED = 2
+
+#: How long a store that does not answer may delay the exit.
+CLOSE_S = 1.0
 
 
 def main() -> int:
@@ -50,7 +55,10 @@ async def serve(settings: Settings) -> None:
     try:
         app = create_app(store, settings, _registry(settings), refuse)
         server = GatewayServer(app, settings.host, settings.port)
+        server.heed_signals()
         await _first_look(app.state.gateway)
+        if server.should_exit:
+            return
         # A full collection that walks every module's objects stops all requests for 30 ms.
         gc.collect()
         gc.freeze()
@@ -59,7 +67,9 @@ async def serve(settings: Settings) -> None:
             log.warning("anybody who can reach this address may use the gateway: it has no IWL_API_KEYS_FILE")
         await server.serve(sockets=[listener])
     finally:
-        await store.aclose()
+        with suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await store.aclose()
     if refusals:
         raise refusals[0]
 
@@ -72,11 +82,16 @@ def _registry(settings: Settings) -> CollectorRegistry:
 
 
 async def _first_look(gateway: Gateway) -> None:
-    """Raises StoreRefused. A store that is away is waited for while serving."""
+    """Until told to stop. Raises StoreRefused. A store that is away is waited for while serving."""
+    look, told = asyncio.create_task(gateway.trust()), asyncio.create_task(gateway.closing.wait())
+    await asyncio.wait([look, told], return_when=asyncio.FIRST_COMPLETED)
     try:
-        await gateway.trust()
+        if look.done():
+            look.result()
     except StoreUnavailable as error:
         log.warning("store away at start", extra={"error": str(error)})
+    finally:
+        await stop(look, told)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,18 @@
-"""What stands before every route: the key, the rate, and web pages that are none of ours."""
+"""What stands before every route: the key, the rate, web pages that are none of ours, closing time."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api import manual
 from api.callers import ANYBODY, let_in
 from api.keys import Keyring
-from api.problems import CrossSite
+from api.problems import CrossSite, NotReady
 from common.errors import LabError
 
 #: Open to all: probes, and a description that says nothing of this gateway.
@@ -30,14 +31,32 @@ class Doors:
         self._refuse = refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            try:
-                self._enter(scope)
-            except LabError as error:
-                response = await self._refuse(Request(scope), error)
-                await response(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            self._enter(scope)
+        except LabError as error:
+            await self._turn_away(error, scope, receive, send)
+            return
+        begun = False
+
+        async def noted_send(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noted_send)
+        except asyncio.CancelledError:
+            # By the server, which leaves and has waited long enough.
+            if begun:
+                raise
+            await self._turn_away(NotReady("The gateway is shutting down."), scope, receive, send)
+
+    async def _turn_away(self, error: LabError, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._refuse(Request(scope), error)
+        await response(scope, receive, send)
 
     def _enter(self, scope: Scope) -> None:
         if self._keyring is None:

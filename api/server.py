@@ -220,12 +220,22 @@ class GatewayServer(uvicorn.Server):
         for each in sockets or []:
             log.info("listening", extra={"url": _url(each)})
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        if self.force_exit:
+            # uvicorn would leave the app's own tasks running.
+            await self.lifespan.shutdown()
+
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
+        self.heed_signals()
+        yield
+
+    def heed_signals(self) -> None:
+        """From here on; before, they end the process."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.close)
-        yield
 
     def close(self) -> None:
         # uvicorn waits for open streams before it tells the app to end, and they wait for the app.

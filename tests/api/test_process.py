@@ -16,7 +16,7 @@ import httpx
 import pytest
 from redis.asyncio import Redis
 
-from api.server import MAX_HEAD_BYTES
+from api.server import GRACE_S, MAX_HEAD_BYTES
 from common.fleet import Presence
 from common.redis_store.store import RedisStore
 from common.settings import Settings, child_environment
@@ -24,6 +24,7 @@ from lab.ports import free_port
 from tests.api.conftest import Serve
 from tests.api.keyring import as_caller, line, write_keys
 from tests.api.problem import problem
+from tests.api.served import GatewayProcess
 from tests.api.test_events import events
 from tests.servers import ServerProcess
 from tests.waiting import wait_until
@@ -301,6 +302,66 @@ async def test_the_end_does_not_wait_for_streams_or_long_polls(
         assert (await poll).json()["status"] == "queued"
         stalled.close()
     assert not [line for line in gateway.log if json.loads(line)["level"] in ("WARNING", "ERROR")]
+
+
+async def test_a_store_that_hangs_does_not_keep_it_and_who_waits_is_told(
+    serve: Serve, private_server: ServerProcess, client: Callable[[str], httpx.AsyncClient]
+) -> None:
+    gateway = serve(redis_url=private_server.url)
+    async with client(gateway.url) as http:
+        job_id = (await http.post("/v1/jobs", json=HELLO)).json()["job_id"]
+        private_server.pause()
+        asked = [
+            asyncio.create_task(each)
+            for each in (
+                http.post("/v1/jobs", json=HELLO),
+                http.get(f"/v1/jobs/{job_id}"),
+                http.get(f"/v1/jobs/{job_id}?wait=60"),
+            )
+        ]
+        await asyncio.sleep(0.5)
+        began = time.monotonic()
+        gateway.terminate()
+        assert await asyncio.to_thread(gateway.wait) == 0
+        assert time.monotonic() - began < GRACE_S + PROMPT_S
+        for answer in await asyncio.gather(*asked):
+            assert problem(answer, 503)["type"] == "urn:iwl:problem:not-ready"
+    assert not [line for line in gateway.log if "exception" in json.loads(line)]
+    private_server.resume()
+
+
+async def test_told_twice_it_waits_for_nothing(
+    serve: Serve, private_server: ServerProcess, client: Callable[[str], httpx.AsyncClient]
+) -> None:
+    gateway = serve(redis_url=private_server.url)
+    async with client(gateway.url) as http:
+        private_server.pause()
+        asked = asyncio.create_task(http.post("/v1/jobs", json=HELLO))
+        await asyncio.sleep(0.5)
+        began = time.monotonic()
+        gateway.terminate()
+        await asyncio.sleep(0.3)
+        gateway.terminate()
+        assert await asyncio.to_thread(gateway.wait) == 0
+        assert time.monotonic() - began < PROMPT_S
+        problem(await asked, 503)
+    assert not [line for line in gateway.log if json.loads(line)["level"] == "ERROR"]
+    private_server.resume()
+
+
+def test_told_to_leave_while_it_looks_at_its_store_it_leaves() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(15)
+        gateway = GatewayProcess(redis_url=f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
+        try:
+            looking, _ = silent.accept()
+            with looking:
+                began = time.monotonic()
+                gateway.terminate()
+                assert gateway.wait() == 0
+            assert time.monotonic() - began < PROMPT_S
+        finally:
+            gateway.kill()
 
 
 async def streams(http: httpx.AsyncClient, count: int) -> bool:
