@@ -1,7 +1,8 @@
 """One connection for all short commands: what is issued while a round trip is under way shares the next one.
 
 A caller that is cancelled does not cancel the command: a reply left on the wire would be read by the next
-one. A command may be sent twice, when its reply was lost: promise P4.
+one. A command may be sent twice, when its reply was lost: promise P4. What waits while a round trip gets no
+answer fails with it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from common.errors import NotDurable, StoreError, StoreUnavailable
 from common.redis_store import loader
 from common.redis_store.keys import Keys
 from common.redis_store.translate import group_is_missing, script_is_missing, translate
-from common.redis_store.wire import Argument, Command, Reply, Wire
+from common.redis_store.wire import Argument, Command, Overdue, Reply, Wire
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +96,10 @@ class Calls:
                 replies = await self._exchange([command for command, _ in batch])
             except Exception as error:
                 # Whatever it was: a future that nobody answers would stop its caller for ever.
+                if isinstance(error, Overdue):
+                    # Tried as well, each batch would take as long, and the last would wait for all of them.
+                    batch += self._waiting
+                    self._waiting.clear()
                 replies = [translate(error)] * len(batch)
             for (_, future), reply in zip(batch, replies, strict=True):
                 if future.done():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from urllib.parse import quote
@@ -17,6 +17,7 @@ from common.errors import (
     OwnerFull,
     QueueFull,
     StoreCorrupt,
+    StoreUnavailable,
 )
 from common.job import Job, JobStatus, Submission, long_gone
 from common.redis_store import records
@@ -26,6 +27,7 @@ from common.redis_store.keys import Keys
 from common.redis_store.scripts import Scripts
 from common.redis_store.translate import readable, reading
 from common.redis_store.waiters import Changed, Waiters
+from common.redis_store.wire import PATIENCE_S
 from common.settings import Settings
 from common.store import EventKind, JobEvent, Submitted
 
@@ -35,6 +37,8 @@ LIST_PAGE = 20
 LISTED_RESULT = 16_384
 #: Calls that read whole results at once: each may be megabytes, in several copies.
 READS_AT_ONCE = 16
+#: After this a read has waited long enough for its turn: those before it get no answer either.
+TURN_WITHIN_S = PATIENCE_S
 #: A watch is woken long before, by what it waits for or by the recheck.
 FOR_EVER_S = 3600.0
 
@@ -166,9 +170,21 @@ class GatewayPart(DeadLetterPart):
     async def _read(self, job_ids: Sequence[str]) -> list[Job | None]:
         if not job_ids:
             return []
-        async with self._reading:
+        async with self._turn_to_read():
             replies = await self._scripts.read(job_ids=job_ids)
         return [_job(job_id, reply) for job_id, reply in zip(job_ids, replies, strict=True)]
+
+    @asynccontextmanager
+    async def _turn_to_read(self) -> AsyncGenerator[None]:
+        try:
+            async with asyncio.timeout(TURN_WITHIN_S):
+                await self._reading.acquire()
+        except TimeoutError:
+            raise StoreUnavailable("No turn to read in time.") from None
+        try:
+            yield
+        finally:
+            self._reading.release()
 
     async def _read_light(self, job_ids: Sequence[str]) -> list[Job]:
         """Those that are there; a record that somebody broke does not hide the others."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -14,6 +15,8 @@ from redis.asyncio import Redis
 from common.errors import StoreUnavailable
 from common.fleet import Presence
 from common.job import JobStatus
+from common.redis_store import gateway, wire
+from common.redis_store.calls import MAX_BATCH
 from common.redis_store.store import RedisStore
 from common.store import LeaseState, Settled, Store
 from tests.contract.test_events import Reader
@@ -140,6 +143,27 @@ async def test_a_server_that_hangs_counts_as_away_and_mixes_up_no_answers(
     # In another order: answers that were left on the wire would come in the old one.
     again = await asyncio.gather(*(store.get(job.job_id) for job in reversed(jobs)))
     assert [job.metadata for job in again] == [job.metadata for job in reversed(jobs)]
+
+
+@pytest.mark.parametrize("read", [True, False], ids=["reads", "other calls"])
+async def test_a_server_that_hangs_is_away_for_all_at_the_same_time(
+    here: Processes, private_server: ServerProcess, monkeypatch: pytest.MonkeyPatch, *, read: bool
+) -> None:
+    """However many call: none waits for one that waits in vain."""
+    monkeypatch.setattr(wire, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(gateway, "TURN_WITHIN_S", 0.5)
+    store = await here.open()
+    job = await submit(store)
+    private_server.pause()
+    began = time.monotonic()
+    try:
+        calls = [store.get(job.job_id) if read else store.depth() for _ in range(6 * MAX_BATCH)]
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+    finally:
+        private_server.resume()
+    assert {type(answer) for answer in answers} == {StoreUnavailable}
+    assert time.monotonic() - began < 2
+    assert await store.get(job.job_id) == job
 
 
 async def test_a_caller_that_gives_up_leaves_no_answer_behind_for_the_next(
