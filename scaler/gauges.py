@@ -51,4 +51,6 @@ class Gauges:
         self._metrics.tended(tended)
 
     def _age(self) -> float:
-        return UNKNOWN if self._observed_at is None else time.monotonic() - self._observed_at
+        # Once: this is the scrape's thread, and the loop may write meanwhile.
+        observed_at = self._observed_at
+        return UNKNOWN if observed_at is None else time.monotonic() - observed_at
