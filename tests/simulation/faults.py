@@ -7,10 +7,8 @@ import random
 
 from tests.simulation.network import Network, Node
 from tests.simulation.plant import Plant, Running
-from tests.simulation.weather import Weather
+from tests.simulation.weather import CALM, Weather
 from tests.simulation.witness import Witness
-
-CALM = Weather()
 
 
 class Faults:

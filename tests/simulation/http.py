@@ -1,4 +1,4 @@
-"""HTTP between clients and gateways: requests and answers that the network delays, repeats late, or loses."""
+"""HTTP between clients and gateways: requests and answers that the network delays, or loses."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import msgspec
 from starlette.types import ASGIApp, Message
 
 from tests.simulation.network import Node
+from tests.simulation.weather import Fate
 
 #: How long a client waits for an answer. Longer than a gateway takes to give up on its store.
 PATIENCE_S = 30.0
@@ -90,16 +91,14 @@ class Door:
             await asyncio.wait(self._served)
 
     def _send(self, exchange: Exchange) -> None:
-        chance, weather, late = self.node.network.chance.random(), self.node.network.weather, 0.0
-        if chance < weather.lost_request:
+        fate, late = self.node.network.fate(self.node), 0.0
+        exchange.deaf = fate is Fate.UNANSWERED
+        if fate is Fate.LATE:
+            late = self.node.network.lateness()
+        if fate in (Fate.LOST, Fate.LATE):
             self._soon(exchange.reset)
-            return
-        if chance < weather.lost_request + weather.lost_reply:
-            exchange.deaf = True
-        elif chance < weather.lost_request + weather.lost_reply + weather.late_request:
-            late = self.node.network.chance.random() * 5
-            self._soon(exchange.reset)
-        self._soon(lambda: self._arrive(exchange), late)
+        if fate is not Fate.LOST:
+            self._soon(lambda: self._arrive(exchange), late)
 
     def _arrive(self, exchange: Exchange) -> None:
         if self.node.dead or self._closed:

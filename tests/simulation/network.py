@@ -15,7 +15,7 @@ from redis.exceptions import ConnectionError as ConnectionLost
 from common.redis_store.wire import Reply
 from tests.simulation.clock import PROCESS, Process, VirtualLoop
 from tests.simulation.server import Session, SimulatedServer
-from tests.simulation.weather import Weather
+from tests.simulation.weather import CALM, Fate
 
 
 class Node(Process):
@@ -71,7 +71,7 @@ class Network:
         self.loop = loop
         self.server = server
         self.chance = chance
-        self.weather = Weather()
+        self.weather = CALM
         #: Not any process's: packets travel on when their sender is dead.
         self.context = copy_context()
         self.nodes: list[Node] = []
@@ -82,6 +82,14 @@ class Network:
         if self.chance.random() < self.weather.slow:
             return self.chance.random() * self.weather.stall
         return self.weather.latency * (0.5 + self.chance.random())
+
+    def fate(self, node: Node) -> Fate:
+        """Of a request to the node or from it."""
+        return (CALM if node.sheltered else self.weather).fate(self.chance.random())
+
+    def lateness(self) -> float:
+        """Seconds, of a request that comes late."""
+        return self.chance.random() * 5
 
     def later(self, seconds: float, what: Callable[[], None]) -> None:
         self.loop.call_later(seconds, what, context=self.context)
@@ -169,19 +177,17 @@ class Link:
     async def send_packed_command(self, command: bytes, check_health: bool = True) -> None:
         if self.session is None or self._up is None:
             raise ConnectionLost("not connected")
-        chance, weather = self.node.network.chance.random(), self.node.network.weather
-        if self.node.sheltered:
-            chance = 1.0
-        if chance < weather.lost_request:
-            self.broken()
-        elif chance < weather.lost_request + weather.lost_reply:
-            self._up.send(command)
-            self._replies_lost()
-        elif chance < weather.lost_request + weather.lost_reply + weather.late_request:
-            self._up.send(command, extra=self.node.network.chance.random() * 5)
-            self.broken()
-        else:
-            self._up.send(command)
+        match self.node.network.fate(self.node):
+            case Fate.ARRIVES:
+                self._up.send(command)
+            case Fate.LOST:
+                self.broken()
+            case Fate.UNANSWERED:
+                self._up.send(command)
+                self._replies_lost()
+            case Fate.LATE:
+                self._up.send(command, extra=self.node.network.lateness())
+                self.broken()
 
     async def read_response(self, *, timeout: float) -> Reply:
         while not self._replies:
