@@ -70,8 +70,10 @@ def seeded(seed: int) -> Generator[None]:
         # The function that `secrets` draws from was imported by name.
         patch.object(random, "_urandom", entropy.randbytes),
     ):
-        yield
-    random.setstate(state)
+        try:
+            yield
+        finally:
+            random.setstate(state)
 
 
 class Simulation:
@@ -96,6 +98,8 @@ class Simulation:
         client = random.Random(f"clients {seed}")
         self._clients = Clients(self._plant.doors, self._witness, client, self._clock)
         self._crashed: list[str] = []
+        #: What goes wrong, and who comes, as long as that lasts.
+        self._tasks: list[asyncio.Task[None]] = []
         self._loop.set_exception_handler(self._unhandled)
 
     def run(self) -> Report:
@@ -132,28 +136,30 @@ class Simulation:
             self._plant.start("gateway", f"gateway-{number}")
         observer = self._plant.node("witness", sheltered=True)
         store = self._plant.store(observer)
-        faults = asyncio.create_task(self._faults.run())
-        coming = asyncio.create_task(self._clients.run(self._chance.choice([0.5, 1.5, 4.0])))
+        works = (self._faults.run(), self._clients.run(self._chance.choice([0.5, 1.5, 4.0])))
+        self._tasks = [asyncio.create_task(work) for work in works]
         while self._clock.now < self._seconds:
             await asyncio.sleep(0.5 + self._chance.random())
-            await self._sample(store, [faults, coming])
-        faults.cancel()
-        coming.cancel()
+            await self._sample(store)
+        for task in self._tasks:
+            task.cancel()
         self._faults.end()
         await self._drain(store)
         await self._account(store)
+        # Also of whoever came last, and ended after the last sample.
+        self._check()
 
-    async def _sample(self, store: Store, tasks: list[asyncio.Task[Any]]) -> None:
-        self._check(tasks)
+    async def _sample(self, store: Store) -> None:
+        self._check()
         known = list(self._witness.accepted)
         with suppress(StoreError):
             await self._witness.sample(store, self._chance.sample(known, min(3, len(known))))
 
-    def _check(self, tasks: list[asyncio.Task[Any]]) -> None:
+    def _check(self) -> None:
         for error in self._plant.broken:
             raise Violation(f"a process died of {error!r}") from error
         expect(not self._crashed, f"unhandled: {self._crashed}")
-        for task in [*tasks, *self._clients.tasks]:
+        for task in [*self._tasks, *self._clients.tasks]:
             if task.done() and not task.cancelled() and (error := task.exception()):
                 raise error
         self._clients.tasks = [task for task in self._clients.tasks if not task.done()]
@@ -162,7 +168,7 @@ class Simulation:
         until = self._clock.now + DRAINED_WITHIN
         while True:
             await asyncio.sleep(2)
-            await self._sample(store, [])
+            await self._sample(store)
             with suppress(StoreError):
                 if (backlog := await store.depth()).unfinished == 0 and not self._clients.busy:
                     return

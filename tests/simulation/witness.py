@@ -114,15 +114,14 @@ class Witness:
         for job_id in job_ids:
             await self.look(store, job_id)
 
-    async def look(self, store: Store, job_id: str) -> View | None:
-        """The job as a client would see it, None when it is gone."""
+    async def look(self, store: Store, job_id: str) -> None:
+        """At the job as a client would see it."""
         try:
-            job = view(await store.get(job_id))
+            job = await store.get(job_id)
         except (JobNotFound, JobExpired):
             self.missed(job_id)
-            return None
-        self.saw(job)
-        return job
+        else:
+            self.saw(view(job))
 
 
 def view(job: Job) -> View:
