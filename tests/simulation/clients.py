@@ -97,7 +97,9 @@ class Client:
                 self._answered(answer, 200)
             case "pry":
                 self._caller = next(name for name in CALLERS if name != self._caller)
-                self._answered(await self._ask("GET", f"{JOBS}/{job_id}"), 404)
+                answer = await self._ask("GET", f"{JOBS}/{job_id}")
+                if self._answered(answer, 200, 404):
+                    expect(answer.status == 404, f"{self._caller} was shown another's job: {answer}")
             case _:
                 pass
 

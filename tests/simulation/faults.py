@@ -18,7 +18,10 @@ class Faults:
         self._witness = witness
         self._chance = chance
         self._failovers = chance.random() < 0.4
+        #: Seconds between two of them.
         self.every = chance.choice([0.7, 2.0, 5.0])
+        #: Which kind of process they befall; "" is any.
+        self.kind = ""
         self.count: dict[str, int] = {}
         self.calm = False
 
@@ -46,8 +49,8 @@ class Faults:
     def _seconds(self, *choices: float) -> float:
         return self._chance.choice(choices) * self._chance.random()
 
-    def _one(self, kind: str = "") -> Running | None:
-        among = [running for running in self._plant.running if running.kind.startswith(kind)]
+    def _one(self) -> Running | None:
+        among = [running for running in self._plant.running if running.kind.startswith(self.kind)]
         return self._chance.choice(among) if among else None
 
     def _later(self, seconds: float, node: Node) -> None:

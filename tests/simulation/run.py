@@ -51,7 +51,9 @@ class Report:
 
 
 def simulate(seed: int, *, seconds: float = SECONDS, harsh: bool = False) -> Report:
-    """Never raises a violation: it is in the report. `harsh`: short leases, and faults without a pause."""
+    """Never raises a violation: it is in the report.
+
+    `harsh`: short leases, and a fault of some worker about twice a second."""
     with TemporaryDirectory() as folder, seeded(seed), unwatched():
         return Simulation(seed, seconds, harsh, write_keys(Path(folder))).run()
 
@@ -94,7 +96,7 @@ class Simulation:
         self._witness = Witness(settings["max_attempts"])
         self._faults = Faults(self._network, self._plant, self._witness, random.Random(f"faults {seed}"))
         if harsh:
-            self._faults.every = 0.5
+            self._faults.every, self._faults.kind = 0.5, "worker"
         client = random.Random(f"clients {seed}")
         self._clients = Clients(self._plant.doors, self._witness, client, self._clock)
         self._crashed: list[str] = []
