@@ -91,6 +91,8 @@ def test_ctrl_c_while_it_is_still_loading_is_exit_code_130(command: Sequence[str
         [sys.executable, "-X", "importtime", *command, "stats"],
         env=environment("http://127.0.0.1:9"),
         stderr=subprocess.PIPE,
+        # It cannot get to the end of loading before the signal: what it says of that does not fit.
+        pipesize=4096,
         text=True,
     )
     assert loading.stderr
