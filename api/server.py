@@ -33,8 +33,6 @@ HEAD_TIMEOUT_S = 30.0
 UNREAD_TIMEOUT_S = 30.0
 #: Of all answers that wait for their clients: a gateway holds no more, whatever its clients do.
 MAX_UNREAD_BYTES = 64 << 20
-
-
 #: Bytes that are given to a transport at once.
 PIECE = 64 * 1024
 
@@ -58,7 +56,7 @@ class InPieces:
 
 
 class Unread:
-    """Connections whose answer is larger than their client has read of it so far, longest first."""
+    """Connections with more of an answer than their client has read; who has waited longest is first."""
 
     def __init__(self) -> None:
         self._waiting: dict[BoundedHttp, None] = {}
@@ -66,7 +64,7 @@ class Unread:
     def add(self, connection: BoundedHttp) -> None:
         self._waiting[connection] = None
         size = sum(each.unread for each in self._waiting)
-        # The last one stays, however large: it has only just been answered.
+        # The newest stays, however large: its client has had no time to read.
         for oldest in list(self._waiting)[:-1]:
             if size <= MAX_UNREAD_BYTES:
                 return
