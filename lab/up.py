@@ -75,11 +75,9 @@ def _kept(system: System) -> str:
     """What becomes of the queue when the lab is stopped."""
     if system.server_port is None:
         return ""
-    return (
-        ", gone when the lab stops (--data DIR keeps it)"
-        if system.folder.fresh
-        else ", kept when the lab stops"
-    )
+    if system.folder.fresh:
+        return ", gone when the lab stops (--data DIR keeps it)"
+    return ", kept when the lab stops"
 
 
 def invoked() -> str:

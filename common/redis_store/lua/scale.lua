@@ -9,5 +9,5 @@ local workers = {}
 for i, name in ipairs(redis.call('ZRANGEBYSCORE', WORKERS, '(' .. now, '+inf')) do
   workers[i] = {name, type_of(worker_key(name)) == 'hash' and redis.call('HGETALL', worker_key(name)) or {}}
 end
-local history = redis.call('XREVRANGE', ns .. ':scale:log', '+', '-', 'COUNT', ARGV[1])
+local history = redis.call('XREVRANGE', SCALE_LOG, '+', '-', 'COUNT', ARGV[1])
 return {now, redis.call('HGETALL', SCALE), history, workers}

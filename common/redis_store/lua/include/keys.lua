@@ -5,7 +5,8 @@ local ns = KEYS[1]
 local GROUP = 'workers'
 local JOBS, DLQ = ns .. ':jobs', ns .. ':dlq'
 local RETRIES, DEADLINES, RECENT = ns .. ':retries', ns .. ':deadlines', ns .. ':recent'
-local COUNTS, SCALE, WORKERS = ns .. ':counts', ns .. ':scale', ns .. ':workers'
+local COUNTS, WORKERS = ns .. ':counts', ns .. ':workers'
+local SCALE, SCALE_LOG = ns .. ':scale', ns .. ':scale:log'
 local function record_key(id) return ns .. ':job:' .. id end
 local function result_key(id) return ns .. ':result:' .. id end
 local function tokens_key(id) return ns .. ':tokens:' .. id end
