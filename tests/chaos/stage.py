@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import signal
 import subprocess
@@ -17,6 +16,7 @@ from pathlib import Path
 import msgspec
 import redis
 
+from tests.api.keyring import line, write_keys
 from tests.chaos.zygote import Order
 from tests.repository import ROOT
 from tests.servers import Server
@@ -113,18 +113,12 @@ def stage(server: Server) -> Generator[Stage, None, None]:
         assert zygote.stdout
         try:
             assert zygote.stdout.readline() == b"ready\n", "the zygote did not start"
-            yield Stage(server, socket, _keys_file(folder), durable=_has_waitaof(server))
+            keys = write_keys(Path(folder, "keys"), line("chaos", KEY, operator=True))
+            yield Stage(server, socket, str(keys), durable=_has_waitaof(server))
         finally:
             zygote.kill()
             zygote.wait()
             zygote.stdout.close()
-
-
-def _keys_file(folder: str) -> str:
-    path = Path(folder, "keys")
-    digest = hashlib.sha256(KEY.encode()).hexdigest()
-    path.write_bytes(msgspec.json.encode({"name": "chaos", "sha256": digest, "operator": True}) + b"\n")
-    return str(path)
 
 
 def _has_waitaof(server: Server) -> bool:

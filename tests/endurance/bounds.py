@@ -14,7 +14,7 @@ PARTS = ("api", "scaler", "worker")
 GROWTH = 8 * MIB
 #: The server's, for a job that waits or runs: record, request, entry, lease.
 LIVE_JOB = 4096
-#: And for one that has ended: its result, kept for a day. 404 bytes were seen, with keys' tables half full.
+#: And for one that has ended: its result, kept for a day. 410 bytes were seen, with keys' tables half full.
 ENDED_JOB = 600
 #: Whatever the jobs: clients' buffers, scripts, tables that double.
 SERVER_SLACK = 4 * MIB

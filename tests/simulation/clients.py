@@ -10,12 +10,14 @@ from typing import Any
 
 import msgspec
 
+from tests.api.keyring import KEYS
 from tests.simulation.clock import Clock
 from tests.simulation.http import Answer, Door, Request, Unanswered
-from tests.simulation.keys import CALLERS
 from tests.simulation.witness import Span, Witness, expect
 
 JOBS = "/v1/jobs"
+#: Names with a key each.
+CALLERS = ("ann", "ben")
 #: The gateway is full, or its store is away: to be asked again.
 NOT_NOW = {429, 503}
 
@@ -67,7 +69,7 @@ class Client:
         self._witness = witness
         self._chance = chance
         self._clock = clock
-        self._caller = chance.choice(list(CALLERS))
+        self._caller = chance.choice(CALLERS)
         #: Of the latest request.
         self._asked_ms = 0
 
@@ -126,8 +128,7 @@ class Client:
         if not (doors := self._doors()):
             raise Unanswered
         self._asked_ms = self._clock.unix_ms
-        key = CALLERS[self._caller]
-        request = Request(method=method, path=path, query=query, body=body, key=key)
+        request = Request(method=method, path=path, query=query, body=body, key=KEYS[self._caller])
         return await self._chance.choice(doors).ask(request)
 
     def _answered(self, answer: Answer, *statuses: int) -> bool:

@@ -20,11 +20,11 @@ from common.errors import StoreError
 from common.job import JobStatus
 from common.redis_store.keys import Keys
 from common.store import Store
+from tests.api.keyring import line, write_keys
 from tests.keyspace import leaks
-from tests.simulation.clients import Clients
+from tests.simulation.clients import CALLERS, Clients
 from tests.simulation.clock import Clock, VirtualLoop
 from tests.simulation.faults import Faults
-from tests.simulation.keys import write_keys
 from tests.simulation.network import Network, Node
 from tests.simulation.plant import Plant
 from tests.simulation.server import SimulatedServer, unwatched
@@ -55,7 +55,8 @@ def simulate(seed: int, *, seconds: float = SECONDS, harsh: bool = False) -> Rep
 
     `harsh`: short leases, and a fault of some worker about twice a second."""
     with TemporaryDirectory() as folder, seeded(seed), unwatched():
-        return Simulation(seed, seconds, harsh, write_keys(Path(folder))).run()
+        keys = write_keys(Path(folder) / "keys.jsonl", *map(line, CALLERS))
+        return Simulation(seed, seconds, harsh, keys).run()
 
 
 def replay_command(seed: int, seconds: float) -> str:
