@@ -83,8 +83,8 @@ class Claims:
         self._tokens: dict[str, str] = {}
         #: Entries read under a seat that turned out to be lost: taken along to the next seat.
         self._orphans: list[str] = []
-        #: Had another seat before: a read that was under way there makes its consumer anew.
-        self._moved = False
+        #: Seats left for another, and of how many the consumer is gone: a read under way makes it anew.
+        self._moves = self._moves_over = 0
         #: The last look at idle deliveries met a suspect that must run alone, and we were not alone: no new
         #: jobs until we are, or somebody else sweeps or has taken it.
         self._making_room = False
@@ -109,7 +109,7 @@ class Claims:
 
     def sit_down(self, place: Place) -> None:
         if place != self._place:
-            self._moved |= self.worker not in ("", place.worker)
+            self._moves += self.worker not in ("", place.worker)
             self._place = place
             self.worker = place.worker
             self._recover_from = "0-0"
@@ -124,7 +124,7 @@ class Claims:
                 del self._held[lease.receipt]
                 if lease.alone:
                     # What was handed back beside it may start now.
-                    self._recover_from = self._recover_from or "0-0"
+                    self._recover_from = "0-0"
         self._room.set()
 
     async def claim(self, limit: int, wait: timedelta, *, fresh: bool) -> Claimed:
@@ -154,9 +154,10 @@ class Claims:
 
     async def leave_former_seat(self) -> None:
         """Its consumer goes, once nothing is read there any more."""
-        if self._moved:
-            self._moved = False
+        moves = self._moves
+        if moves > self._moves_over:
             await self._scripts.prune(keep=KEEP_MS)
+            self._moves_over = moves
 
     async def aclose(self) -> None:
         await self._reader.aclose()
@@ -169,16 +170,15 @@ class Claims:
             await self._take_over(self._orphans)
             self._orphans.clear()
         await self.leave_former_seat()
-        while self._recover_from is not None:
-            entries = await self._reader.read(self.worker, self._recover_from, max(limit, PAGE))
+        while (after := self._recover_from) is not None:
+            # Whoever sets it meanwhile (a new seat) wants all of it read again.
+            self._recover_from = None
+            entries = await self._reader.read(self.worker, after, max(limit, PAGE))
             mine = [entry for entry in entries if entry[0].decode() not in self._held]
             claimed, _ = await self._begin(mine[:limit])
-            if len(mine) > limit:
-                self._recover_from = mine[limit - 1][0].decode()
-            elif entries:
-                self._recover_from = entries[-1][0].decode()
-            else:
-                self._recover_from = None
+            if entries and self._recover_from is None:
+                last = mine[limit - 1] if len(mine) > limit else entries[-1]
+                self._recover_from = last[0].decode()
             if claimed != Claimed():
                 return claimed
         return Claimed()

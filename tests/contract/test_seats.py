@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from common.errors import LabError, SeatLost, SlotTaken
+from common.errors import LabError, SeatLost, SlotTaken, StoreUnavailable
 from common.fleet import Decision, Presence, Reason
 from common.redis_store.keys import GROUP
+from common.redis_store.reader import Reader
+from common.redis_store.scripts import Scripts
 from common.store import Store
 from tests.keyspace import command
 from tests.processes import Processes
@@ -225,6 +228,51 @@ async def test_a_worker_that_has_moved_and_retires_leaves_no_consumer_behind(
     await command(vandal.raw, "XGROUP", "CREATECONSUMER", vandal.keys.jobs, GROUP, "worker-2")
     await second.store.retire()
     assert await consumers(vandal) == []
+
+
+async def test_the_consumer_of_a_former_seat_goes_after_an_outage_too(
+    processes: Processes, gateway: Store, vandal: Vandal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = [await processes.hire() for _ in range(2)]
+    await publish(gateway, 1)
+    await second.heartbeat()
+    await first.store.retire()
+    assert (await second.heartbeat()).worker == "worker-1"
+    # As a read that the move crossed does it.
+    await command(vandal.raw, "XGROUP", "CREATECONSUMER", vandal.keys.jobs, GROUP, "worker-2")
+
+    async def away(*_: object, **__: object) -> int:
+        raise StoreUnavailable
+
+    with monkeypatch.context() as outage:
+        outage.setattr(Scripts, "prune", away)
+        with pytest.raises(StoreUnavailable):
+            await second.look()
+    await second.look()
+    assert await consumers(vandal) == ["worker-1"]
+
+
+async def test_a_seat_taken_while_the_former_is_read_is_read_from_its_start(
+    processes: Processes, gateway: Store, vandal: Vandal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = [await processes.hire() for _ in range(2)]
+    await publish(gateway, 1)
+    await second.heartbeat()
+    jobs = {(await submit(gateway)).job_id for _ in range(2)}
+    # The older one waits where the worker goes.
+    await vandal.deliver("worker-1")
+    await vandal.deliver("worker-2")
+    read = Reader.read
+
+    async def crossed(reader: Reader, *of: Any) -> list[Any]:
+        monkeypatch.undo()
+        entries = await read(reader, *of)
+        await first.store.retire()
+        assert (await second.heartbeat()).worker == "worker-1"
+        return entries
+
+    monkeypatch.setattr(Reader, "read", crossed)
+    assert {lease.job_id for lease in await second.take(2)} == jobs
 
 
 @pytest.mark.settings(heartbeat_ms=500)
