@@ -46,6 +46,10 @@ def _loop_lag(registry: CollectorRegistry) -> Gauge:
     return Gauge("iwl_loop_lag_seconds", "Delay of the event loop's last heartbeat.", registry=registry)
 
 
+def _seconds(name: str, text: str, registry: CollectorRegistry) -> Histogram:
+    return Histogram(name, text, buckets=SECONDS, registry=registry)
+
+
 class GatewayMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.submitted = Counter("iwl_jobs_submitted", "Jobs accepted.", registry=registry)
@@ -57,11 +61,8 @@ class GatewayMetrics:
             ["method", "route", "code"],
             registry=registry,
         )
-        self.http_seconds = Histogram(
-            "iwl_http_request_seconds",
-            "Time to answer, long polls and event streams left out.",
-            buckets=SECONDS,
-            registry=registry,
+        self.http_seconds = _seconds(
+            "iwl_http_request_seconds", "Time to answer, long polls and event streams left out.", registry
         )
         self.streams = Gauge("iwl_event_streams", "Open event streams.", registry=registry)
         self.loop_lag = _loop_lag(registry)
@@ -118,20 +119,13 @@ class WorkerMetrics(KeeperMetrics):
             "iwl_stale_writes", "Outcomes refused because the lease was lost.", registry=registry
         )
         self.model_calls = Counter("iwl_model_calls", "Calls to the backend.", registry=registry)
-        self.queue_seconds = Histogram(
-            "iwl_job_queue_seconds", "Acceptance to first start.", buckets=SECONDS, registry=registry
-        )
+        self.queue_seconds = _seconds("iwl_job_queue_seconds", "Acceptance to first start.", registry)
         self.crashed_out = Counter(
             "iwl_jobs_crashed_out", "Jobs ended at a claim, their budget spent by crashes.", registry=registry
         )
-        self.run_seconds = Histogram(
-            "iwl_job_run_seconds", "Start to end of an attempt.", buckets=SECONDS, registry=registry
-        )
-        self.total_seconds = Histogram(
-            "iwl_job_total_seconds",
-            "Acceptance to the end of a job that needed one attempt.",
-            buckets=SECONDS,
-            registry=registry,
+        self.run_seconds = _seconds("iwl_job_run_seconds", "Start to end of an attempt.", registry)
+        self.total_seconds = _seconds(
+            "iwl_job_total_seconds", "Acceptance to the end of a job that needed one attempt.", registry
         )
         self.busy = Gauge("iwl_worker_busy", "Jobs running on this worker.", registry=registry)
         self.slots = Gauge("iwl_worker_slots", "Jobs this worker can run at once.", registry=registry)

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -22,19 +23,20 @@ CALLERS = ("ann", "ben")
 NOT_NOW = {429, 503}
 
 
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all clients have to do with."""
+
+    #: Of the gateways that somebody may know of.
+    doors: Callable[[], list[Door]]
+    witness: Witness
+    chance: random.Random
+    clock: Clock
+
+
 class Clients:
-    def __init__(
-        self,
-        doors: Callable[[], list[Door]],
-        witness: Witness,
-        chance: random.Random,
-        clock: Clock,
-    ) -> None:
-        """`doors` are those of the gateways that somebody may know of."""
-        self._doors = doors
-        self._witness = witness
-        self._chance = chance
-        self._clock = clock
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
         #: Requests for a job, each under a name of its own.
         self.sent = 0
         self.tasks: list[asyncio.Task[None]] = []
@@ -46,30 +48,23 @@ class Clients:
     async def run(self, every: float) -> None:
         """A client, or some, every so many seconds, until cancelled."""
         while True:
-            await asyncio.sleep(self._chance.expovariate(1 / every))
-            for _ in range(self._chance.choice([1, 1, 1, 6])):
+            await asyncio.sleep(self._around.chance.expovariate(1 / every))
+            for _ in range(self._around.chance.choice([1, 1, 1, 6])):
                 self.sent += 1
-                client = Client(f"job-{self.sent}", self._doors, self._witness, self._chance, self._clock)
+                client = Client(f"job-{self.sent}", self._around)
                 self.tasks.append(asyncio.create_task(client.run()))
 
 
 class Client:
     """One job, and what somebody does about it."""
 
-    def __init__(
-        self,
-        name: str,
-        doors: Callable[[], list[Door]],
-        witness: Witness,
-        chance: random.Random,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, name: str, around: Surroundings) -> None:
         self._name = name
-        self._doors = doors
-        self._witness = witness
-        self._chance = chance
-        self._clock = clock
-        self._caller = chance.choice(CALLERS)
+        self._doors = around.doors
+        self._witness = around.witness
+        self._chance = around.chance
+        self._clock = around.clock
+        self._caller = self._chance.choice(CALLERS)
         #: Of the latest request.
         self._asked_ms = 0
 

@@ -22,6 +22,7 @@ from common.telemetry import WorkerMetrics
 from scaler.gauges import Gauges
 from scaler.loop import Scaler
 from tests.simulation.http import Door
+from tests.simulation.links import SimulatedClient
 from tests.simulation.network import Network, Node
 from worker.backends.base import BrokenStream, Completion, Refused, Unreachable
 from worker.loop import Worker
@@ -101,7 +102,9 @@ class Plant:
         return Settings.model_validate(self._settings | {"instance": instance})
 
     def store(self, node: Node, instance: str = "client") -> RedisStore:
-        connect = cast(Callable[[], Client], node.connect)
+        def connect() -> Client:
+            return cast(Client, SimulatedClient(node))
+
         return RedisStore(self.settings(instance), connect=connect)
 
     def node(self, kind: str, *, sheltered: bool = False) -> Node:

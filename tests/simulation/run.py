@@ -22,7 +22,7 @@ from common.redis_store.keys import Keys
 from common.store import Store
 from tests.api.keyring import line, write_keys
 from tests.keyspace import leaks
-from tests.simulation.clients import CALLERS, Clients
+from tests.simulation.clients import CALLERS, Clients, Surroundings
 from tests.simulation.clock import Clock, VirtualLoop
 from tests.simulation.faults import Faults
 from tests.simulation.network import Network, Node
@@ -98,8 +98,8 @@ class Simulation:
         self._faults = Faults(self._network, self._plant, self._witness, random.Random(f"faults {seed}"))
         if harsh:
             self._faults.every, self._faults.kind = 0.5, "worker"
-        client = random.Random(f"clients {seed}")
-        self._clients = Clients(self._plant.doors, self._witness, client, self._clock)
+        chance = random.Random(f"clients {seed}")
+        self._clients = Clients(Surroundings(self._plant.doors, self._witness, chance, self._clock))
         self._crashed: list[str] = []
         #: What goes wrong, and who comes, as long as that lasts.
         self._tasks: list[asyncio.Task[None]] = []
