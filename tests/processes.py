@@ -8,7 +8,6 @@ from typing import Any, cast
 from common.errors import LabError
 from common.fleet import Presence
 from common.redis_store.keys import Keys
-from common.redis_store.scripts import KEEP_MS
 from common.redis_store.store import RedisStore
 from common.redis_store.wire import Client, Wire, dial
 from common.settings import Settings
@@ -56,12 +55,6 @@ class Processes:
         # A real server is dialled as in production; fakeredis has no address.
         server = self._server
         return dial(server.url) if server.real else cast(Client, server.connect())
-
-    async def prune(self) -> None:
-        """As one of them does each minute: a consumer whose slot went before its last job goes now."""
-        for store in self._stores[:1]:
-            assert isinstance(store, RedisStore)
-            await store._scripts.prune(keep=KEEP_MS)  # pyright: ignore[reportPrivateUsage]
 
     async def assert_promises_kept(self) -> None:
         """P1, P2, P5 and P7, as they must hold after anything that is not vandalism."""

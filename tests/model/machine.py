@@ -87,16 +87,16 @@ class Machine(TimeSteps):
             self.world.close(check=kept)
 
     def _drain(self) -> None:
-        """Whatever state the steps left: one worker that does its duty ends every job."""
+        """Whatever state the steps left: one worker that does its duty ends every job and tidies up."""
         last = self.hire("last")
         for _ in range(DRAINED_WITHIN):
+            self.world.let_pass(self.world.timing.claim_idle // 3)
+            self.tend(0)
             if not self.model.live:
                 return
-            self.tend(0)
             leases = self.claimed(last, 10, announced=True, fresh=True)
             if leases:
                 self.settled(last, [("finish", self._settlement(lease, "finish")) for lease in leases])
-            self.world.let_pass(self.world.timing.claim_idle // 3)
             self.agree()
         raise AssertionError(f"never ended: {self.model.live}")
 

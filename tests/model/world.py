@@ -73,7 +73,6 @@ class World:
     async def _leave(self, check: bool) -> None:
         try:
             if check:
-                await self.processes.prune()
                 await self.processes.assert_promises_kept()
         finally:
             await self.processes.close()
