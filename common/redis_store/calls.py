@@ -57,6 +57,15 @@ class Calls:
     def start_script(self, script: str, *arguments: Argument) -> asyncio.Future[Reply]:
         return self.start("EVALSHA", script, 1, self._namespace, *arguments)
 
+    async def transaction(self, *commands: Command) -> None:
+        """All of them in one go. Raises as `run`."""
+        try:
+            done = (await self._wire.exchange([("MULTI",), *commands, ("EXEC",)]))[-1]
+        except (exceptions.RedisError, OSError) as error:
+            raise translate(error) from error
+        if isinstance(done, Exception):
+            raise translate(done) from done
+
     async def create_group(self) -> None:
         """When it was found missing."""
         self._note(await self.run("group"))

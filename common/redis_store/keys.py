@@ -33,7 +33,7 @@ class Keys:
 
     @property
     def barrier(self) -> str:
-        """String with a TTL: a write for WAIT and WAITAOF to wait for."""
+        """String with a TTL: a write for WAIT and WAITAOF to wait for. To delete it is a write, too."""
         return f"{self.namespace}:barrier"
 
     def record(self, job_id: str) -> str:

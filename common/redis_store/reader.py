@@ -36,7 +36,10 @@ class Reader:
     async def interrupt(self) -> None:
         """End a blocked read without losing what it may just have been given."""
         if self._client_id is not None:
-            await self._calls.start("CLIENT", "UNBLOCK", self._client_id)
+            # With a write, to wait as writes do in a failover or CLIENT PAUSE: Redis 7.0 panics when it is to
+            # unblock a read that is held up there as well (valkey-io/valkey#2117).
+            write = ("DEL", self._keys.barrier)
+            await self._calls.transaction(write, ("CLIENT", "UNBLOCK", self._client_id))
 
     async def aclose(self) -> None:
         await self._wire.aclose()

@@ -20,7 +20,7 @@ STARTING = "start "
 CONNECT = "CONNECT"
 #: On a busy machine not in each run: the reconciler asks about jobs that live just as it scans, and a claim
 #: is interrupted when it already waits as the rules change.
-BY_CHANCE = frozenset({"reconcile", "CLIENT UNBLOCK"})
+BY_CHANCE = frozenset({"reconcile", "MULTI", "DEL", "CLIENT UNBLOCK", "EXEC"})
 SUBSCRIBE = "SUBSCRIBE"
 
 _SCRIPTS = {

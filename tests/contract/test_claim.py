@@ -7,10 +7,12 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from redis.asyncio import Redis
 
 from common.errors import SeatLost
 from common.job import JobStatus
 from common.store import Claimed, Store
+from tests.keyspace import command
 from tests.processes import Processes
 from tests.requests import submit
 from tests.workers import NOW, Worker
@@ -101,6 +103,20 @@ async def test_interrupt_without_a_waiting_claim_does_nothing(gateway: Store, wo
     await worker.store.interrupt()
     await submit(gateway)
     await worker.run()
+
+
+@pytest.mark.real_server
+async def test_interrupt_does_no_harm_while_the_server_holds_writes_back(
+    gateway: Store, worker: Worker, raw: Redis
+) -> None:
+    """As in a failover. Redis 7.0 panics when a read that waits for its end is unblocked."""
+    await worker.look()
+    await submit(gateway)
+    await command(raw, "CLIENT", "PAUSE", 500, "WRITE")
+    claiming = asyncio.create_task(worker.store.claim(1, timedelta(seconds=2)))
+    await asyncio.sleep(0.1)
+    await worker.store.interrupt()
+    assert len((await claiming).leases) == 1
 
 
 async def test_a_claim_needs_a_seat(gateway: Store) -> None:
