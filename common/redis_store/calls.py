@@ -60,11 +60,12 @@ class Calls:
     async def transaction(self, *commands: Command) -> None:
         """All of them in one go. Raises as `run`."""
         try:
-            done = (await self._wire.exchange([("MULTI",), *commands, ("EXEC",)]))[-1]
+            replies = await self._wire.exchange([("MULTI",), *commands, ("EXEC",)])
         except (exceptions.RedisError, OSError) as error:
             raise translate(error) from error
-        if isinstance(done, Exception):
-            raise translate(done) from done
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise translate(reply) from reply
 
     async def create_group(self) -> None:
         """When it was found missing."""

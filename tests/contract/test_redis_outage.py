@@ -189,6 +189,7 @@ async def test_a_server_that_became_a_replica_counts_as_away(
     await submit(store)
     lease = await worker.lease()
     calls: list[Callable[[], Awaitable[object]]] = [
+        worker.store.interrupt,
         store.tend,
         lambda: store.submit(submission()),
         lambda: store.cancel(lease.job_id),
