@@ -216,16 +216,21 @@ async def test_a_worker_that_moves_while_it_reads_leaves_no_consumer_behind(
     assert await consumers(vandal) == ["worker-1"]
 
 
-async def test_a_worker_that_has_moved_and_retires_leaves_no_consumer_behind(
-    processes: Processes, gateway: Store, vandal: Vandal
-) -> None:
+async def one_that_moved(processes: Processes, gateway: Store, vandal: Vandal) -> Worker:
+    """From worker-2 to worker-1, while it read: that makes the former consumer anew."""
     first, second = [await processes.hire() for _ in range(2)]
     await publish(gateway, 1)
     await second.heartbeat()
     await first.store.retire()
     assert (await second.heartbeat()).worker == "worker-1"
-    # As a read that the move crossed does it.
     await command(vandal.raw, "XGROUP", "CREATECONSUMER", vandal.keys.jobs, GROUP, "worker-2")
+    return second
+
+
+async def test_a_worker_that_has_moved_and_retires_leaves_no_consumer_behind(
+    processes: Processes, gateway: Store, vandal: Vandal
+) -> None:
+    second = await one_that_moved(processes, gateway, vandal)
     await second.store.retire()
     assert await consumers(vandal) == []
 
@@ -233,13 +238,7 @@ async def test_a_worker_that_has_moved_and_retires_leaves_no_consumer_behind(
 async def test_the_consumer_of_a_former_seat_goes_after_an_outage_too(
     processes: Processes, gateway: Store, vandal: Vandal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = [await processes.hire() for _ in range(2)]
-    await publish(gateway, 1)
-    await second.heartbeat()
-    await first.store.retire()
-    assert (await second.heartbeat()).worker == "worker-1"
-    # As a read that the move crossed does it.
-    await command(vandal.raw, "XGROUP", "CREATECONSUMER", vandal.keys.jobs, GROUP, "worker-2")
+    second = await one_that_moved(processes, gateway, vandal)
 
     async def away(*_: object, **__: object) -> int:
         raise StoreUnavailable
